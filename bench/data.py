@@ -46,16 +46,26 @@ def load(folder: str | None = None) -> Data:
 
 
 def load_cifar10(folder: Path) -> Data:
-    parts = {}
-    for part in ("train", "test"):
-        path = folder / f"cifar10_{part}.npz"
+    try:
+        return load_cifar(folder, "cifar10", "CIFAR-10 (JPEG copy)")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}; unset PACTRAIN_DATA for a smoke run on scikit-learn's digits."
+        ) from None
+
+
+def cifar_files(folder: Path, name: str) -> list[Path]:
+    """For training, for testing."""
+    return [folder / f"{name}_{part}.npz" for part in ("train", "test")]
+
+
+def load_cifar(folder: Path, name: str, title: str) -> Data:
+    """FileNotFoundError: a file is missing."""
+    files = cifar_files(folder, name)
+    for path in files:
         if not path.is_file():
-            raise FileNotFoundError(
-                f"PACTRAIN_DATA={folder} has no {path.name}; unset PACTRAIN_DATA for a smoke "
-                "run on scikit-learn's digits."
-            )
-        parts[part] = decode_cached(path)
-    return Data("cifar10", "CIFAR-10 (JPEG copy)", parts["train"], parts["test"])
+            raise FileNotFoundError(f"PACTRAIN_DATA={folder} has no {path.name}")
+    return Data(name, title, *map(decode_cached, files))
 
 
 def decode_cached(path: Path) -> Images:

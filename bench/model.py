@@ -44,4 +44,9 @@ def parameter_count(model: nn.Module) -> int:
 
 def to_input(pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
     """uint8 pixels [n, 3, 32, 32] as floats of about zero mean and unit variance."""
-    return (torch.from_numpy(pixels).float() - 120.0) / 64.0
+    return normalised(torch.from_numpy(pixels))
+
+
+def normalised(pixels: torch.Tensor) -> torch.Tensor:
+    """The same of a tensor, on its device."""
+    return (pixels.float() - 120.0) / 64.0

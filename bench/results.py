@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import platform
 import re
 import subprocess
 from collections.abc import Mapping
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from bench.machine import processor as processor
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("bench/results")
@@ -167,13 +168,3 @@ def record(root: Path, measurement: Measurement, command: str, commit: str, figu
     path = root / FOLDER / f"{measurement.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def processor() -> str:
-    """Its name, what tells apart those with one name, cores, and what our kernels use of it."""
-    fields = dict(re.findall(r"^([^\t\n]+)\t*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M))
-    flags = fields.get("flags", "").split()
-    sets = [text for flag, text in (("avx2", "AVX2"), ("avx512bw", "AVX-512")) if flag in flags]
-    name = fields.get("model name", platform.machine())
-    return (f"{name} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}), "
-            f"{os.cpu_count()} cores, {' and '.join(sets) or 'no AVX2'}")  # fmt: skip

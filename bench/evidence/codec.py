@@ -8,20 +8,22 @@ the dither is the agents' (agent/codec/dither.h). `make report-check` holds this
 
 from __future__ import annotations
 
+import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pactrain._library import code_levels, digest_of
 from pactrain.types import Codec
 
-Floats = npt.NDArray[np.float32]
 FRAME = 16_384  # Elements of one encode in n levels (protocol/limits.h).
 UP, DOWN = 2, 3  # Legs (protocol/frame.h).
+ALONE = 1 << 20  # Elements that one thread encodes in less time than others take to help.
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,29 @@ def dither_key(model: int, step: int, bucket: int, site: int, leg: int) -> int:
     return digest_of(fields).lo
 
 
-def encode(values: Floats, codec: Codec, key: int) -> tuple[Floats, int]:
-    """What all decode of it, and its bytes."""
+@lru_cache(maxsize=1)
+def _crew() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())
+
+
+def encode(values: Tensor, codec: Codec, key: int) -> tuple[Tensor, int]:
+    """What all decode of it, and its bytes. Levels are the host's kernels': copied and back."""
     if codec == Codec.FP32:
-        return values, 4 * values.size
+        return values, 4 * values.numel()
     if codec == Codec.BF16:
-        halves = torch.from_numpy(values).bfloat16().float()
-        return halves.numpy(), 2 * values.size
+        return values.bfloat16().float(), 2 * values.numel()
     levels = int(codec.name.removeprefix("LEVELS"))
-    decoded, sent = np.empty_like(values), 0
-    for first in range(0, values.size, FRAME):
+    host = values.cpu().numpy()
+    decoded = np.empty_like(host)
+
+    def code(first: int) -> int:
         frame = slice(first, first + FRAME)
-        decoded[frame], count = code_levels(levels, key, first, values[frame])
-        sent += count
-    return decoded, sent
+        decoded[frame], count = code_levels(levels, key, first, host[frame])
+        return count
+
+    firsts = range(0, host.size, FRAME)
+    sent = sum((map if host.size < ALONE else _crew().map)(code, firsts))
+    return torch.from_numpy(decoded).to(values.device), sent
 
 
 def exchange(
@@ -75,24 +86,24 @@ def exchange(
 ) -> tuple[Tensor, list[int]]:
     """The sum that every rank gets of gradients [ranks, elements], and each site's bytes.
 
+    All on the gradients' device, but for levels: then each site's sum goes to the host and back.
     Bytes are those of prefix codes, which links up to 400 Mbps carry. ValueError: not as many
     rows as ranks, or other than fp32.
     """
     if gradients.shape[0] != sum(tree.ranks) or gradients.dtype != torch.float32:
         raise ValueError(f"gradients are {gradients.dtype} {tuple(gradients.shape)}, allowed: "
                          f"float32, {sum(tree.ranks)} rows")  # fmt: skip
-    rows = gradients.contiguous().numpy()
     sent = [0] * len(tree.ranks)
 
-    def fold(site: int) -> Floats:
+    def fold(site: int) -> Tensor:
         first = tree.first_rank(site)
         children = [c for c, parent in enumerate(tree.parents) if parent == site]
-        terms = [*rows[first : first + tree.ranks[site]], *map(fold, children)]
-        total = terms[0].copy()
+        terms = [*gradients[first : first + tree.ranks[site]], *map(fold, children)]
+        total = terms[0].clone()
         for term in terms[1:]:
             total += term
         leg = UP if tree.parents[site] >= 0 else DOWN
         decoded, sent[site] = encode(total, codec, dither_key(model, step, bucket, site, leg))
         return decoded
 
-    return torch.from_numpy(fold(tree.parents.index(-1))), sent
+    return fold(tree.parents.index(-1)), sent

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import Any
 
+from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.times import mean_log, mean_step_seconds
@@ -47,6 +48,12 @@ class Evidence:
 
     def workloads(self) -> list[str]:
         return sorted({workload for workload, _, _ in self.pieces})
+
+    def networks(self, workload: str) -> list[str]:
+        """Whose step times go with its steps: its own, where it is one of them, else all."""
+        if workload == IMAGES:
+            return []  # ResNet-50's step times are not among them.
+        return [NETWORK_OF[workload]] if workload in NETWORK_OF else list(NETWORKS)
 
     def steps(self, workload: str, method: str, seed: int) -> int | None:
         """To the target; None: not reached, or not run."""
@@ -227,7 +234,7 @@ def goals(evidence: Evidence) -> list[Goal]:
     found.insert(
         1, _at_least("to the target against DDP, best", max(best, default=None), 20, seeds)
     )
-    return found + measured_goals(evidence) + gap_goals(evidence)
+    return found + measured_goals(evidence)
 
 
 def measured_goals(evidence: Evidence) -> list[Goal]:
@@ -248,26 +255,3 @@ def measured_goals(evidence: Evidence) -> list[Goal]:
         found.append(Goal(text, "<= +15 ms", said, None if more is None else more <= 15))
     return [*found, Goal("7 levels against its own bound at the paper's shapes", "<= 1.25 x",
                          "not run yet", None)]  # fmt: skip
-
-
-def gap_goals(evidence: Evidence) -> list[Goal]:
-    """Of the narrow networks, shown whatever they are; the goals are the paper's networks'."""
-    found = []
-    for row, most, words in (
-        ("levels7-0.5", 0.5, "amount 0.5"), ("levels7-0.2", 1.5, "amount 0.8"),
-        ("levels7", 0.3, "7 levels without any mask"),
-    ):  # fmt: skip
-        gap = evidence.vision_gap(row)
-        narrow = "not run yet"
-        if gap["mean"] is not None:
-            bound = "one seed" if gap["upper95"] is None else f"at most {gap['upper95']:.2f} (95 %)"
-            narrow = f"{gap['mean']:.2f} points, {bound}, in the narrow network"
-        met = None
-        if row == "levels7" and gap["upper95"] is not None:
-            met = gap["upper95"] <= most
-        found.append(Goal(f"accuracy below DDP, {words}",
-                          f"95 % bound <= {most:g} points" + ("" if row == "levels7" else
-                          ", the paper's networks on a GPU"),
-                          narrow if row == "levels7" or narrow == "not run yet"
-                          else f"not run yet on a GPU; {narrow}", met))  # fmt: skip
-    return found

@@ -54,7 +54,7 @@ class Loss:
 def cases(evidence: Evidence) -> Iterator[Case]:
     for workload in evidence.workloads():
         for name, topology in evidence.topologies.items():
-            for network in NETWORKS:
+            for network in evidence.networks(workload):
                 for rate in rates_of(topology):
                     yield Case(workload, name, network, rate)
 

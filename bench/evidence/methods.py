@@ -12,6 +12,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class Setup:
     seed: int
     momentum: float = 0.9  # For those that keep it at the workers.
     steps: int = 1  # Of a whole run: warm-ups are shares of it.
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change.
 
     @property
     def pieces(self) -> list[slice]:
@@ -40,13 +42,20 @@ class Setup:
         return [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
 
     def generator(self, step: int, worker: int) -> torch.Generator:
-        return torch.Generator().manual_seed((self.seed * 1_000_003 + step) * 97 + worker)
+        """Each device draws its own numbers of a seed."""
+        seed = (self.seed * 1_000_003 + step) * 97 + worker
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def random(self, count: int, step: int, worker: int) -> Tensor:
+        """[count] in [0, 1)."""
+        return torch.rand(count, generator=self.generator(step, worker), device=self.device)
 
 
 class Method(abc.ABC):
     """Of synchronous ones; LocalSteps below has no exchange of gradients."""
 
     keeps_momentum = False  # The optimizer then has none.
+    carried: ClassVar[tuple[str, ...]] = ()  # What it takes along from step to step.
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -88,11 +97,14 @@ class Agents(Method):
         mean = total / len(gradients)
         if self._kept is None:
             return mean, float(max(sent))
-        return torch.zeros(gradients.shape[1]).index_copy_(0, self._kept, mean), float(max(sent))
+        whole = gradients.new_zeros(gradients.shape[1])
+        return whole.index_copy_(0, self._kept, mean), float(max(sent))
 
 
 class TopK(Method):
     """Each worker's largest elements of all, by value and 32-bit index."""
+
+    carried = ("_left",)
 
     def __init__(self, setup: Setup, density: float, feedback: bool) -> None:
         super().__init__(setup)
@@ -115,6 +127,7 @@ class Dgc(Method):
     masking, local clipping and a density that falls while it warms up."""
 
     keeps_momentum = True
+    carried = ("_momentum", "_left")
     DENSITIES = (0.25, 0.0625, 0.015625, 0.004)  # Then 0.001.
     LAST = 0.001
     WARM_UP = 0.1  # Of the run.
@@ -159,6 +172,8 @@ class PowerSgd(Method):
     It needs the mean alone: each worker's error is linear in its gradient.
     """
 
+    carried = ("_error", "_qs")
+
     def __init__(self, setup: Setup, rank: int, hook_seed: int = 0) -> None:
         super().__init__(setup)
         self._rank = rank
@@ -201,7 +216,8 @@ class PowerSgd(Method):
             torch.manual_seed(np.random.RandomState(self._hook_seed).randint(1_000_000_000))
             for shape, pieces in groups.items():
                 rank = min(*shape, self._rank)
-                self._qs[shape] = torch.randn(len(pieces), shape[1], rank)
+                drawn = torch.randn(len(pieces), shape[1], rank)
+                self._qs[shape] = drawn.to(self.setup.device)
 
     def elements(self) -> int:
         """What a worker puts into its all-reduces."""
@@ -235,14 +251,15 @@ class TernGrad(Method):
         super().__init__(setup)
         self._mask = None
         if kept is not None:
-            self._mask = torch.zeros(sum(map(math.prod, setup.shapes)), dtype=torch.bool)
+            elements = sum(map(math.prod, setup.shapes))
+            self._mask = torch.zeros(elements, dtype=torch.bool, device=setup.device)
             self._mask[kept] = True
 
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
-        total = torch.zeros(gradients.shape[1])
+        total = gradients.new_zeros(gradients.shape[1])
         scales = self._scales(gradients)
         for worker, row in enumerate(gradients):
-            drawn = torch.rand(len(row), generator=self.setup.generator(step, worker))
+            drawn = self.setup.random(len(row), step, worker)
             total += row.sign() * (drawn * scales < row.abs()) * scales
         count = gradients.shape[1]
         if self._mask is not None:
@@ -252,7 +269,7 @@ class TernGrad(Method):
 
     def _scales(self, gradients: Tensor) -> Tensor:
         """[elements]: per layer, the largest of all workers after clipping."""
-        scales = torch.empty(gradients.shape[1])
+        scales = gradients.new_empty(gradients.shape[1])
         for piece in self.setup.pieces:
             layer = gradients[:, piece]
             if self._mask is not None:
@@ -271,6 +288,7 @@ class Thc(Method):
 
     LEVELS = 16
     RANGE = 3.0  # Standard deviations of what is rotated.
+    carried = ("_left",)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -280,14 +298,15 @@ class Thc(Method):
         wanted = gradients if self._left is None else gradients + self._left
         elements = wanted.shape[1]
         size = 1 << (elements - 1).bit_length()
-        signs = torch.randint(0, 2, (size,), generator=self.setup.generator(step, 90)) * 2.0 - 1
+        coin = self.setup.generator(step, 90)
+        signs = torch.randint(0, 2, (size,), generator=coin, device=coin.device) * 2.0 - 1
         most = float(wanted.norm(dim=1).max()) / math.sqrt(size) * self.RANGE
         width = max(2 * most / (self.LEVELS - 1), 1e-30)
         sent = torch.empty_like(wanted)
         for worker, row in enumerate(wanted):
             rotated = hadamard(torch.nn.functional.pad(row, (0, size - elements)) * signs)
             places = (rotated.clamp(-most, most) + most) / width
-            drawn = torch.rand(size, generator=self.setup.generator(step, worker))
+            drawn = self.setup.random(size, step, worker)
             back = hadamard((places + drawn).floor() * width - most) * signs
             sent[worker] = back[:elements]
         self._left = wanted - sent
@@ -312,6 +331,7 @@ class LocalSteps:
     period: int
     outer: float = 0.0
     outer_rate: float = 1.0
+    carried: ClassVar[tuple[str, ...]] = ("_momentum",)
     _momentum: Tensor | None = field(default=None, repr=False)
 
     def merge(self, start: Tensor, workers: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
+from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
@@ -171,7 +172,7 @@ def write_page(evidence: Evidence) -> None:
 
 
 def page(evidence: Evidence) -> str:
-    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
+    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()} | ON_GPU
     return tables.page(evidence, titles, read_experiments(), read_at_scale())
 
 

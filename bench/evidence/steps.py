@@ -1,9 +1,9 @@
 """make report-steps: steps to the target, one JSON per workload, method and seed.
 
 What is there already is not run again, so the command may be stopped and go on. DDP comes
-first; when all its seeds are there the target is fixed in targets.json, once and for all,
-and only then other methods run. Pieces lie in bench/results/evidence. `--tune` runs each method
-with half and twice the rate as well, on the first seed; other seeds run with the best of them.
+first; when all its seeds are there the target is fixed, once and for all, and only then other
+methods run. Pieces lie in bench/results/evidence, each target beside its workload's. `--tune` runs
+each method with half and twice the rate as well, on the first seed; other seeds run with the best.
 
   python -m bench.evidence.steps --workloads=transformer --methods=ddp,levels7-0.5 --seeds=1,2,3
 """
@@ -22,14 +22,15 @@ from typing import Any
 import torch
 
 from bench.evidence import chosen
+from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
 from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor
-from bench.evidence.workloads import ROOT, WORKLOADS, Cifar, Workload
-from bench.results import processor
+from bench.evidence.workloads import OUT, ROOT, WORKLOADS, Vision, Workload, keep_state
+from bench.machine import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
-TARGETS = FOLDER / "targets.json"
+TARGETS = FOLDER / "targets.json"  # Of workloads that have none beside their pieces.
 STARTS = FOLDER / "starts.json"  # By vision workload: points after pre-training.
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
@@ -41,14 +42,17 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
 
 
 def read_targets() -> dict[str, Any]:
-    return json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
+    targets = json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
+    beside = {path.parent.name: json.loads(path.read_text())
+              for path in sorted(FOLDER.glob("*/target.json"))}  # fmt: skip
+    return beside | targets
 
 
 def read_starts() -> dict[str, Any]:
     return json.loads(STARTS.read_text()) if STARTS.exists() else {}
 
 
-def note_start(workload: Cifar) -> None:
+def note_start(workload: Vision) -> None:
     """What pre-training reached and took; once."""
     starts = read_starts()
     if workload.name in starts:
@@ -63,9 +67,9 @@ def note_start(workload: Cifar) -> None:
     STARTS.write_text(json.dumps(starts, indent=1) + "\n")
 
 
-def read_pieces(workloads: Iterable[str] = tuple(WORKLOADS)) -> list[dict[str, Any]]:
-    """Of all methods, seeds and factors of the rate."""
-    paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*.json")))
+def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
+    """Of all methods, seeds and factors of the rate; a target lies beside them."""
+    paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -87,15 +91,27 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
             "below": workload.target_below,
             "unit": workload.score_unit,
         }
-        TARGETS.parent.mkdir(parents=True, exist_ok=True)
-        TARGETS.write_text(json.dumps(targets, indent=1) + "\n")
+        beside = FOLDER / workload.name / "target.json"
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(targets[workload.name], indent=1) + "\n")
     return float(targets[workload.name]["target"])
 
 
 def run_piece(run: Run, path: Path) -> None:
+    """Stopped: time is over; the run is put away, and the same call takes it up again.
+
+    ValueError: what was put away is of another run.
+    """
+    away = OUT / "runs" / run.workload.name / f"{path.stem}.pt"
+    if away.exists():
+        take_up(run, away)
     started = time.monotonic()
     said = started
     while not run.done:
+        run.workload.place.check_time(
+            lambda: keep_state(away, run.state()),
+            f"{run.workload.name} {path.stem}: step {run._step} of {run.steps}",
+        )
         run.step()
         if time.monotonic() - said > SAY_SECONDS:
             said = time.monotonic()
@@ -103,16 +119,36 @@ def run_piece(run: Run, path: Path) -> None:
                 f"  {path.stem}: step {run._step} of {run.steps}, {said - started:.0f} s",
                 flush=True,
             )
-    result = run.result() | {"versions": versions(), "machine": processor()}
+    result = run.result() | {"versions": versions(), "machine": machine(run.workload)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result) + "\n")
     partial.replace(path)
+    away.unlink(missing_ok=True)
     print(f"{path.relative_to(ROOT)}: test {result['test']:.3f}, {result['cpu_seconds']} CPU s",
           flush=True)  # fmt: skip
 
 
+def take_up(run: Run, away: Path) -> None:
+    try:
+        run.restore(torch.load(away, run.workload.place.device, weights_only=True))
+    except ValueError as error:
+        raise ValueError(f"{away} is of another run: {error}. Remove it to begin anew.") from error
+    print(f"  {run.workload.name} {away.stem}: goes on at step {run._step}", flush=True)
+
+
+def machine(workload: Workload) -> str:
+    device = workload.place.device
+    if device.type == "cpu":
+        return processor()
+    return f"{torch.cuda.get_device_name(device)}; {processor()}"
+
+
 def versions() -> dict[str, str]:
+    """Of a folder that was packed the commit is written down (tools/pack_report_gpu.py)."""
+    packed = ROOT / "COMMIT"
+    if packed.exists():
+        return {"torch": torch.__version__, "commit": packed.read_text().strip()}
     done = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT,
                           capture_output=True, text=True)  # fmt: skip
     return {"torch": torch.__version__, "commit": done.stdout.strip() or "unknown"}
@@ -134,7 +170,7 @@ def run_workload(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
 ) -> None:
     """DDP's seeds, the target, then method by method, factors first."""
-    if isinstance(workload, Cifar):
+    if isinstance(workload, Vision) and workload.name in WORKLOADS:
         note_start(workload)
     if workload.name not in read_targets():
         for seed in seeds:

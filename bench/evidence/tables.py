@@ -14,11 +14,14 @@ from bench.evidence import (
     advice,
     experiment_tables,
     figures,
+    gpu_tables,
     losing,
     scale_tables,
 )
 from bench.evidence.experiment_tables import Experiments, Pieces, table
 from bench.evidence.figures import LEAST_SEEDS, OURS, VISION, Evidence, Goal
+from bench.evidence.gpu_workloads import STEPS
+from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.scale import Speeds
@@ -112,9 +115,11 @@ def times_table(evidence: Evidence, topology: str, rate: float) -> str:
 
 
 def tta_table(evidence: Evidence, workload: str) -> str:
-    """DDP's time to the target over each row's: of the four networks' shapes the mean."""
+    """DDP's time to the target over each row's: the mean of the shapes that go with it."""
     rows = []
-    networks = list(NETWORKS)
+    networks = evidence.networks(workload)
+    if not networks:
+        return "Step times of this network are not computed."
     for method in COSTS:
         if not evidence.seeds(workload, method):
             continue
@@ -188,6 +193,8 @@ def run_list(evidence: Evidence) -> str:
     """What was run, and how long that took."""
     rows = []
     for workload in evidence.workloads():
+        if workload in ON_GPU:
+            continue
         own = {key: piece for key, piece in evidence.pieces.items() if key[0] == workload}
         methods = {method for _, method, _ in own}
         seeds = sorted({seed for _, _, seed in own})
@@ -274,6 +281,7 @@ def page(
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
     not_reached = evidence.not_reached()
     losses = losing.losing_cases(evidence)
+    sections = {w: workload_section(evidence, w, titles[w]) for w in evidence.workloads()}
     versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
@@ -281,7 +289,13 @@ def page(
         most=MOST_TIMES,
         not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
         ours=ROWS[OURS].title,
-        goals=goal_table([*figures.goals(evidence), scale_tables.simulator_goal(compared)]),
+        goals=goal_table(
+            [
+                *figures.goals(evidence),
+                *gpu_tables.accuracy_goals(evidence),
+                scale_tables.simulator_goal(compared),
+            ]
+        ),
         resnet_bound=short(bound.bound),
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
@@ -295,7 +309,10 @@ def page(
         losing_whole=losing.whole_table(evidence, losses),
         accuracy=accuracy_tables.accuracy_table(evidence),
         advice=advice.lines(evidence),
-        workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
+        workloads="\n".join(section for w, section in sections.items() if w not in ON_GPU),
+        gpu="\n".join(section for w, section in sections.items() if w in ON_GPU),
+        gpu_runs=gpu_tables.run_table(evidence),
+        gpu_steps=STEPS,
         amounts=experiment_tables.amounts_table(pieces),
         criteria=experiment_tables.criteria_table(pieces),
         fresh=experiment_tables.fresh_table(pieces),

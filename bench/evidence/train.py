@@ -4,6 +4,9 @@ All workers' gradients are taken in one process, one micro-batch after the other
 what the method does to them is done. Seeds are paired: the same weights, samples, augmentation
 and masks for every method. BatchNorm learns from worker 0 alone, whose buffers DDP broadcasts.
 The rate is constant after a warm-up; what is scored is a moving average of the weights.
+
+All of it is on the workload's device, but for masks, which prune() makes of a copy on the CPU.
+A run can be put away and taken up again at any step: state() and restore().
 """
 
 from __future__ import annotations
@@ -12,16 +15,16 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 import pactrain
 from bench.evidence.methods import ROWS, LocalSteps, Method, Row, Setup
-from bench.evidence.workloads import Workload
+from bench.evidence.workloads import Workload, digest_of
 from pactrain.masks import registry
 
 WORKERS = 8
@@ -31,6 +34,7 @@ WARM_UP = 0.1
 MOMENTUM = 0.9
 BETAS, EPSILON = (0.9, 0.95), 1e-8
 MOST_TIMES = 2  # DDP's steps that a row may take to the target.
+TENSORS = ("_weights", "_resting", "_kept", "_own")  # Of a run's state, where they are there.
 
 
 def flat(model: nn.Module, gradients: bool = False) -> Tensor:
@@ -52,6 +56,7 @@ class Optimizer:
 
     workload: Workload
     momentum: float = MOMENTUM
+    carried: ClassVar[tuple[str, ...]] = ("_first", "_second", "_steps")
     _first: Tensor | None = field(default=None, repr=False)
     _second: Tensor | None = field(default=None, repr=False)
     _steps: int = 0
@@ -75,6 +80,15 @@ class Optimizer:
         first = self._first / (1 - BETAS[0] ** self._steps)
         second = (self._second / (1 - BETAS[1] ** self._steps)).sqrt_()
         return weights * (1 - rate * decay) - rate * first / (second + EPSILON)
+
+
+def carried_of(part: Method | LocalSteps | Optimizer) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.carried}
+
+
+def carry(part: Method | LocalSteps | Optimizer, values: dict[str, Any]) -> None:
+    for name in part.carried:
+        setattr(part, name, values[name])
 
 
 def kept_or_all(kept: Tensor | None, elements: int) -> Tensor:
@@ -129,20 +143,23 @@ class Run:
         self.steps = steps or workload.steps
         self._rate_factor = rate_factor
         torch.manual_seed(seed)
+        self._device = workload.place.device
         self._model = workload.make_model()
         if not self.row.random_start:
             self._model.load_state_dict(workload.pretrained(say))
+        self._begins = digest_of(flat(self._model).numpy().tobytes())
+        self._model.to(self._device)
         self._batches = workload.batches(seed, WORKERS)
         self._kept: Tensor | None = None
         self._weights = flat(self._model)
         shapes = [tuple(p.shape) for p in self._model.parameters()]
-        self._setup = Setup(shapes, seed, MOMENTUM, self.steps)
+        self._setup = Setup(shapes, seed, MOMENTUM, self.steps, self._device)
         self._mask_at = round(self.row.mask_at * self.steps)
         self._method = self.row.make(self._setup, None)
         if self._mask_at == 0:
             self._mask()
         self._average = copy.deepcopy(self._model)
-        self._cpu = time.process_time()
+        self._cpu, self._wall = time.process_time(), time.monotonic()
         self._step = 0
         self._bytes = 0.0
         self._start_score = workload.score(self._model, test=False)
@@ -163,11 +180,15 @@ class Run:
 
     def _mask(self) -> None:
         """Prunes, and the method begins anew with what is kept. What is not stays as it is."""
+        pruned = copy.deepcopy(self._model).cpu()
         how: dict[str, Any] = dict(self.row.prune)
         if how.get("method") == "grasp":
-            how |= {"loss": lambda m: self.workload.loss(m, *self._batches(0)[0])}
-        self._kept = kept_elements(self._model, round(1 - self.row.keep, 6), **how)
-        self._weights = flat(self._model)
+            batch = [part.cpu() for part in self._batches(0)[0]]
+            how |= {"loss": lambda m: self.workload.loss(m, *batch)}
+        kept = kept_elements(pruned, round(1 - self.row.keep, 6), **how)
+        self._kept = None if kept is None else kept.to(self._device)
+        self._weights = flat(pruned).to(self._device)
+        load(self._model, self._weights)
         self._resting = self._weights.clone()
         self._method = self.row.make(self._setup, self._kept)
 
@@ -180,12 +201,11 @@ class Run:
         if isinstance(self._method, LocalSteps):
             self._local_step(self._method, batches, rate)
         else:
-            gradients = torch.stack(
-                [self._gradient(self._weights, w, b) for w, b in enumerate(batches)]
-            )
+            gradients = self._weights.new_empty(len(batches), self._weights.numel())
+            for worker, batch in enumerate(batches):  # The model has the weights already.
+                gradients[worker] = self._gradient(worker, batch)
             if self._kept is not None:
-                mask = torch.zeros(gradients.shape[1]).index_fill_(0, self._kept, 1.0)
-                gradients *= mask
+                gradients *= torch.zeros_like(self._weights).index_fill_(0, self._kept, 1.0)
             update, sent = self._method.exchange(gradients, self._step)
             self._bytes += sent
             if self._step % 10 == 0 and not self._method.keeps_momentum:
@@ -204,8 +224,7 @@ class Run:
         if self._step == self.steps:
             self._test = self.workload.score(self._average, test=True)
 
-    def _gradient(self, weights: Tensor, worker: int, batch: tuple[Tensor, Tensor]) -> Tensor:
-        load(self._model, weights)
+    def _gradient(self, worker: int, batch: tuple[Tensor, Tensor]) -> Tensor:
         momentum = 0.1 if worker == 0 else 0.0
         for module in self._model.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -220,7 +239,8 @@ class Run:
         assert self._own is not None
         for worker, batch in enumerate(batches):
             own = self._own[worker]
-            gradient = self._gradient(own, worker, batch)
+            load(self._model, own)
+            gradient = self._gradient(worker, batch)
             self._own[worker] = self._optimizers[worker].step(own, gradient, rate)
         if (self._step + 1) % method.period == 0:
             self._weights = method.merge(self._weights, self._own)
@@ -230,12 +250,15 @@ class Run:
     def _track_average(self) -> None:
         """Of weights and buffers; it forgets faster at first."""
         share = min(EMA, self._step / (self._step + 9))
-        pairs = zip(
-            self._average.state_dict().values(), self._model.state_dict().values(), strict=True
-        )
-        for average, value in pairs:
-            if average.is_floating_point():
-                average.lerp_(value, 1 - share)
+
+        def values(model: nn.Module) -> Iterator[Tensor]:
+            yield from model.parameters()
+            yield from model.buffers()
+
+        with torch.no_grad():
+            for average, value in zip(values(self._average), values(self._model), strict=True):
+                if average.is_floating_point():
+                    average.lerp_(value, 1 - share)
 
     def result(self) -> dict[str, Any]:
         elements = self._weights.numel()
@@ -255,7 +278,60 @@ class Run:
             "risk": sum(self._risks) / len(self._risks) if self._risks else None,
             "log_risk": [round(math.log(r), 4) if r > 0 else None for r in self._risks],
             "cpu_seconds": round(time.process_time() - self._cpu, 1),
+            "seconds": round(time.monotonic() - self._wall, 1),
         }
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to be equal for a state to be this run's."""
+        return {
+            "workload": self.workload.name,
+            "method": self.name,
+            "seed": self.seed,
+            "rate_factor": self._rate_factor,
+            "steps": self.steps,
+            "target": self.target,
+            "first weights": self._begins,
+            "device": self._device.type,
+            "torch": str(torch.__version__),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that a run of the same arguments goes on from; randomness is of seed and step."""
+        return {
+            "identity": self._identity(),
+            "model": self._model.state_dict(),
+            "average": self._average.state_dict(),
+            "tensors": {name: getattr(self, name, None) for name in TENSORS},
+            "method": carried_of(self._method),
+            "optimizers": [carried_of(optimizer) for optimizer in self._optimizers],
+            "step": self._step,
+            "bytes": self._bytes,
+            "start": self._start_score,
+            "curve": self._curve,
+            "risks": self._risks,
+            "test": self._test,
+            "cpu_seconds": time.process_time() - self._cpu,
+            "seconds": time.monotonic() - self._wall,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from there. ValueError: it is of another run; says in what."""
+        for name, own in self._identity().items():
+            if state["identity"].get(name) != own:
+                raise ValueError(f"{name} = {state['identity'].get(name)!r}, allowed: {own!r}")
+        for name, value in state["tensors"].items():
+            setattr(self, name, value)
+        self._method = self.row.make(self._setup, self._kept)
+        carry(self._method, state["method"])
+        for optimizer, values in zip(self._optimizers, state["optimizers"], strict=True):
+            carry(optimizer, values)
+        self._model.load_state_dict(state["model"])
+        self._average.load_state_dict(state["average"])
+        self._step, self._bytes = state["step"], state["bytes"]
+        self._start_score, self._test = state["start"], state["test"]
+        self._curve, self._risks = list(map(tuple, state["curve"])), state["risks"]
+        self._cpu = time.process_time() - state["cpu_seconds"]
+        self._wall = time.monotonic() - state["seconds"]
 
 
 def crossing(curve: list[tuple[int, float]], target: float) -> int | None:

@@ -2,17 +2,21 @@
 
 A workload gives pre-trained weights, the samples of each worker's micro-batch, a loss and a
 score on held-out data. Pre-training is a stage of its own, made once from a fixed seed and
-kept in out/evidence by the code's and the data's digest; it resumes after each epoch.
+kept in out/evidence by the code's and the data's digest; it goes on after the last epoch, or
+where its time was over.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 import os
 import sysconfig
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench import data
-from bench.model import to_input
+from bench.evidence.networks import ResNet9, Vgg
+from bench.model import normalised
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out" / "evidence"
@@ -30,9 +35,28 @@ PRETRAIN_SEED = 7
 HELD_OUT = 2000  # Training images that no step sees.
 
 
+class Stopped(Exception):
+    """Time is over; what was done is kept, and another call goes on from there."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a workload is run, and until when (time.monotonic())."""
+
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change.
+    until: float = math.inf
+
+    def check_time(self, keep: Callable[[], object], what: str) -> None:
+        """Stopped, after keep(): time is over."""
+        if time.monotonic() > self.until:
+            keep()
+            raise Stopped(what)
+
+
 class Workload(ABC):
     """`score` grows with quality: accuracy in points, or minus the loss in nats."""
 
+    place = Place()
     name: str
     title: str
     steps: int  # Of a whole run of DDP; other rows may take twice as many.
@@ -81,94 +105,42 @@ def digest_of(*parts: bytes) -> str:
 # --- ResNet-9 and VGG on CIFAR-10 ---------------------------------------------------------------
 
 
-def _block(inner: int, outer: int, pool: bool) -> nn.Sequential:
-    layers: list[nn.Module] = [
-        nn.Conv2d(inner, outer, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outer),
-        nn.ReLU(inplace=True),
-    ]
-    return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+def augment(inputs: Tensor, generator: torch.Generator, pad: int = 2) -> Tensor:
+    """One crop of `pad` pixels for the batch, each image flipped or not: as cheap as it gets.
 
-
-class Residual(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(_block(width, width, False), _block(width, width, False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = x + self.inner(x)
-        return result
-
-
-class ResNet9(nn.Module):
-    """The DAWNBench network (David Page, "How to train your ResNet"), `width` times as wide."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _block(3, width, False), _block(width, 2 * width, True), Residual(2 * width),
-            _block(2 * width, 4 * width, True), _block(4 * width, 8 * width, True),
-            Residual(8 * width), nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-        )  # fmt: skip
-        self.head = nn.Linear(8 * width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(self.body(x))
-        return result
-
-
-class Vgg(nn.Module):
-    """Simonyan and Zisserman's 8 layers with batch norm: most weights in the last of them."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        outers = [width, 2 * width, 4 * width, 4 * width, 8 * width, 8 * width,
-                  16 * width, 16 * width]  # fmt: skip
-        inners = [3, *outers[:-1]]
-        pooled = (0, 1, 3, 5)
-        self.body = nn.Sequential(
-            *(_block(inner, outer, place in pooled)
-              for place, (inner, outer) in enumerate(zip(inners, outers, strict=True))),
-            nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-        )  # fmt: skip
-        self.head = nn.Linear(16 * width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(self.body(x))
-        return result
-
-
-def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
-    """One crop of 2 pixels for the batch, each image flipped or not: as cheap as it gets."""
+    Drawn on the CPU, so that all devices see the same.
+    """
     size = inputs.shape[-1]
-    padded = functional.pad(inputs, (2, 2, 2, 2))
-    x, y = torch.randint(0, 5, (2,), generator=generator).tolist()
+    padded = functional.pad(inputs, (pad,) * 4)
+    x, y = torch.randint(0, 2 * pad + 1, (2,), generator=generator).tolist()
     cropped = padded[..., y : y + size, x : x + size]
-    flips = torch.rand(len(inputs), generator=generator) < 0.5
+    flips = (torch.rand(len(inputs), generator=generator) < 0.5).to(inputs.device)
     return torch.where(flips[:, None, None, None], cropped.flip(3), cropped)
 
 
-class Cifar(Workload):
-    """A network on CIFAR-10."""
+class Vision(Workload):
+    """A network on images; where they come from is a subclass's: `count`, `held`, read()."""
 
     network: Callable[[], nn.Module]
+    count: int  # Training images, in the first places.
+    held: int  # Images after these that no step sees.
+    tested: int  # Images of the test set.
+    SIZE, PAD, SCORED = 32, 2, 500  # Pixels, of a crop; images that are scored at once.
     steps, score_unit, target_below = 390, "points", 1.0
     optimizer, rate, weight_decay, clip, batch = "sgd", 0.1, 5e-4, 0.0, 32
     SMOOTHING = 0.1
     # Pixels of each epoch of pre-training. Smaller than those trained on later: weights that
     # have seen the same images at 32 pixels leave nothing to reach.
-    EPOCH_SIZES = (16,) * 8 + (24,) * 4
+    EPOCH_SIZES: tuple[int, ...] = (16,) * 8 + (24,) * 4
     PRETRAIN_BATCH, PEAK, WARM_UP_EPOCHS = 128, 0.2, 2
 
-    def __init__(self) -> None:
-        images = data.load()
-        if images.name != "cifar10":
-            raise FileNotFoundError(
-                "PACTRAIN_DATA is not set; allowed: a folder with cifar10_train.npz and "
-                "cifar10_test.npz. Set it: evidence of vision is of CIFAR-10 only."
-            )
-        self._train, self._test = images.train, images.test
-        self._count = len(self._train.labels) - HELD_OUT
+    @abstractmethod
+    def read(self, test: bool, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Images [n, 3, size, size] as the network takes them, and labels, on the device."""
+
+    @abstractmethod
+    def digest(self) -> list[bytes]:
+        """What tells these images from others."""
 
     def make_model(self) -> nn.Module:
         return type(self).network().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
@@ -177,55 +149,50 @@ class Cifar(Workload):
         return functional.cross_entropy(model(inputs), targets, label_smoothing=self.SMOOTHING)
 
     def _sample(
-        self, chosen: Tensor, generator: torch.Generator, size: int = 32
+        self, chosen: Tensor, generator: torch.Generator, size: int
     ) -> tuple[Tensor, Tensor]:
-        inputs = to_input(self._train.pixels[chosen.numpy()])
-        if size != 32:
-            inputs = functional.interpolate(inputs, size=(size, size), mode="area")
-        inputs = augment(inputs, generator).contiguous(memory_format=torch.channels_last)
-        return inputs, torch.from_numpy(self._train.labels[chosen.numpy()]).long()
+        inputs, labels = self.read(False, chosen, size)
+        inputs = augment(inputs, generator, self.PAD)
+        return inputs.contiguous(memory_format=torch.channels_last), labels
 
     def batches(self, seed: int, workers: int) -> Callable[[int], list[tuple[Tensor, Tensor]]]:
         per_step = workers * self.batch
-        per_epoch = self._count // per_step
+        per_epoch = self.count // per_step
+
+        @functools.lru_cache(maxsize=1)
+        def order(epoch: int) -> Tensor:
+            generator = torch.Generator().manual_seed(1000 * seed + epoch)
+            return torch.randperm(self.count, generator=generator)
 
         def of_step(step: int) -> list[tuple[Tensor, Tensor]]:
-            order = torch.Generator().manual_seed(1000 * seed + step // per_epoch)
             first = step % per_epoch * per_step
-            chosen = torch.randperm(self._count, generator=order)[first : first + per_step]
+            chosen = order(step // per_epoch)[first : first + per_step]
             generator = torch.Generator().manual_seed(1_000_000 * seed + step)
-            return [self._sample(part, generator) for part in chosen.chunk(workers)]
+            return [self._sample(part, generator, self.SIZE) for part in chosen.chunk(workers)]
 
         return of_step
 
     def score(self, model: nn.Module, test: bool) -> float:
-        if test:
-            pixels, labels = self._test.pixels, self._test.labels
-        else:
-            pixels, labels = self._train.pixels[self._count :], self._train.labels[self._count :]
+        first, count = (0, self.tested) if test else (self.count, self.held)
         model.eval()
         right = 0
         with torch.inference_mode():
-            for start in range(0, len(labels), 500):
-                inputs = to_input(pixels[start : start + 500])
+            for part in torch.split(torch.arange(first, first + count), self.SCORED):
+                inputs, labels = self.read(test, part, self.SIZE)
                 answer = model(inputs.contiguous(memory_format=torch.channels_last)).argmax(1)
-                right += int((answer.numpy() == labels[start : start + 500]).sum())
+                right += int((answer == labels).sum())
         model.train()
-        return 100 * right / len(labels)
+        return 100 * right / count
 
     def pretrain_path(self) -> Path:
         settings = (self.EPOCH_SIZES, self.PRETRAIN_BATCH, self.PEAK, PRETRAIN_SEED, HELD_OUT)
-        digest = digest_of(
-            repr(settings).encode(),
-            self._train.labels.tobytes(),
-            self._train.pixels[::101].tobytes(),
-            torch.__version__.encode(),
-        )
-        return OUT / f"{self.name}-{digest}.pt"
+        digest = digest_of(repr(settings).encode(), *self.digest(), torch.__version__.encode())
+        device = "" if self.place.device.type == "cpu" else f"-{self.place.device.type}"
+        return OUT / f"{self.name}{device}-{digest}.pt"
 
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
         path = self.pretrain_path()
-        state = torch.load(path, weights_only=True) if path.exists() else None
+        state = torch.load(path, "cpu", weights_only=True) if path.exists() else None
         if state is None or state["epoch"] < len(self.EPOCH_SIZES):
             state = self._pretrain(path, state, say)
         weights: dict[str, Tensor] = state["model"]
@@ -238,21 +205,43 @@ class Cifar(Workload):
     def _pretrain(
         self, path: Path, state: dict[str, Any] | None, say: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Nesterov SGD; the rate grows for two epochs, then falls to 0."""
+        """Nesterov SGD; the rate grows for two epochs, then falls to 0. Stopped: time is over."""
         torch.manual_seed(PRETRAIN_SEED)
-        model = self.make_model()
+        model = self.make_model().to(self.place.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, nesterov=True,
                                     weight_decay=self.weight_decay)  # fmt: skip
-        if state is not None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-        per_epoch = self._count // self.PRETRAIN_BATCH
+        begun: dict[str, Any] = state or {}
+        if begun:
+            model.load_state_dict(begun["model"])
+            optimizer.load_state_dict(begun["optimizer"])
+        per_epoch = self.count // self.PRETRAIN_BATCH
         epochs = len(self.EPOCH_SIZES)
-        for epoch in range(state["epoch"] if state else 0, epochs):
-            cpu = time.process_time()
-            generator = torch.Generator().manual_seed(PRETRAIN_SEED * 1000 + epoch)
-            order = torch.randperm(self._count, generator=generator)
-            for step in range(per_epoch):
+        cpu = time.process_time() - begun.get("cpu_seconds", 0.0)
+        generator = torch.Generator()
+
+        def keep(epoch: int, step: int) -> dict[str, Any]:
+            kept = {
+                "epoch": epoch,
+                "step": step,
+                "generator": generator.get_state(),
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "cpu_seconds": time.process_time() - cpu,
+            }
+            keep_state(path, kept)
+            return kept
+
+        for epoch in range(begun.get("epoch", 0), epochs):
+            generator.manual_seed(PRETRAIN_SEED * 1000 + epoch)
+            order = torch.randperm(self.count, generator=generator)
+            first = begun.pop("step", 0)
+            if first:
+                generator.set_state(begun["generator"])
+            for step in range(first, per_epoch):
+                self.place.check_time(
+                    functools.partial(keep, epoch, step),
+                    f"{self.name}: pre-training epoch {epoch + 1}, step {step} of {per_epoch}",
+                )
                 done = epoch + (step + 1) / per_epoch
                 up, down = (
                     done / self.WARM_UP_EPOCHS,
@@ -265,18 +254,48 @@ class Cifar(Workload):
                     self.loss(model, *self._sample(chosen, generator, self.EPOCH_SIZES[epoch]))
                 )
                 optimizer.step()
-            state = {
-                "epoch": epoch + 1,
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "cpu_seconds": (state or {}).get("cpu_seconds", 0.0) + time.process_time() - cpu,
-            }
-            keep_state(path, state)
+            state = keep(epoch + 1, 0)
             score = self.score(model, test=False)
             say(f"{self.name}: pre-training epoch {epoch + 1} of {epochs}, held-out {score:.1f} "
                 f"points, {state['cpu_seconds']:.0f} CPU s")  # fmt: skip
         assert state is not None
         return state
+
+
+class Cifar(Vision):
+    """CIFAR-10, or what has its form: pixels and labels, all of them on the device."""
+
+    data_name, data_title = "cifar10", "CIFAR-10 (JPEG copy)"
+
+    def __init__(self, place: Place | None = None) -> None:
+        folder = os.environ.get("PACTRAIN_DATA", "")
+        if not folder:
+            raise FileNotFoundError(
+                f"PACTRAIN_DATA is not set; allowed: a folder with {self.data_name}_train.npz and "
+                f"{self.data_name}_test.npz. Set it: evidence of vision is of CIFAR only."
+            )
+        images = data.load_cifar(Path(folder), self.data_name, self.data_title)
+        self.place = place or Place()
+        self._train = images.train
+        self._parts = [
+            (torch.from_numpy(part.pixels).to(self.place.device),
+             torch.from_numpy(part.labels).long().to(self.place.device))
+            for part in (images.train, images.test)
+        ]  # fmt: skip
+        self.tested = len(images.test.labels)
+        self.held = min(HELD_OUT, len(self._train.labels) // 10)
+        self.count = len(self._train.labels) - self.held
+
+    def read(self, test: bool, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        pixels, labels = self._parts[test]
+        places = chosen.to(pixels.device)
+        inputs = normalised(pixels[places])
+        if size != inputs.shape[-1]:
+            inputs = functional.interpolate(inputs, size=(size, size), mode="area")
+        return inputs, labels[places]
+
+    def digest(self) -> list[bytes]:
+        return [self._train.labels.tobytes(), self._train.pixels[::101].tobytes()]
 
 
 class Resnet9Cifar(Cifar):
