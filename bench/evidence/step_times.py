@@ -2,18 +2,21 @@
 
 Eight trainers in the paper's chain of three sites, an agent each, TLS: random gradients of
 each network's sizes, and the reference accelerator's compute slept. Into one file for each
-network; rows and rates that are there are not measured again, so it may be stopped and go on.
+network; rows and rates that are there are not measured again (but with --again), so it may be
+stopped and go on.
 
   python -m bench.evidence.step_times --networks=resnet18,vgg19 --rates=1000 --rows=levels7-0.5,ddp
 
 Needs root for network namespaces, and memory for eight trainers at once: up to 20 GB. Its last
-line is one of JSON: {"networks", "rows", "worst_over_bound_levels", "hours", "wrong"}.
+line is one of JSON: {"networks", "rows", "worst_over_bound_levels", "hours", "wrong"}. The exit
+status is 1 if something failed or `wrong` names a measurement that cannot be.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -62,6 +65,19 @@ def read_times(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """What was measured, by network, in the order of NETWORKS."""
     paths = {name: path_of(name, folder) for name in NETWORKS}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def renewed(
+    times: Mapping[str, Mapping[str, Any]], newer: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """`times` with the rows of `newer` in the place of theirs."""
+    found = dict(times)
+    for network, content in newer.items():
+        rows = list(found.get(network, {}).get("rows", []))
+        for entry in content["rows"]:
+            rows = merged(rows, entry)
+        found[network] = {**content, **found.get(network, {}), "rows": rows}
+    return found
 
 
 @dataclass
@@ -138,7 +154,7 @@ def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
         for event in events(first, children, silent):
             event.pop("event")
             record.add({**event, "commit": commit, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-                        "machine": processor()})  # fmt: skip
+                        "machine": processor(), "processors": os.cpu_count() or 1})  # fmt: skip
             print(words(record.network, event), flush=True)
         children.check()
 
@@ -174,15 +190,22 @@ def summary(times: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def measure(
-    networks: Sequence[str], rows: Sequence[str], rates: Sequence[float], folder: Path = FOLDER
-) -> int:
-    """What is missing of it; the exit status: 1 if a network was too large or something failed."""
+    networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
+    again: bool = False, folder: Path = FOLDER,
+) -> int:  # fmt: skip
+    """What is missing of it; the exit status: 1 if a network was too large or something failed.
+
+    `again`: also what is there.
+    """
     status = 0
     for name in networks:
         record = Record(name, folder)
-        wanted = missing(record.content["rows"], rows, rates)
+        wanted = missing([] if again else record.content["rows"], rows, rates)
         if not wanted:
             continue
+        if (why := why_no_namespaces()) is not None:
+            print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
+            return 1
         if (why := why_too_large(name, wanted)) is not None:
             print(f"report-times: {why}", file=sys.stderr)
             status = 1
@@ -205,6 +228,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--rates", default=",".join(all_rates), help="in Mbps")
     parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--again", action="store_true", help="measure also what is there")
     options = parser.parse_args(argv)
     try:
         networks = chosen("networks", options.networks, NETWORKS)
@@ -213,17 +237,15 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         print(f"report-times: {error}", file=sys.stderr)
         return 2
-    if (why := why_no_namespaces()) is not None:
-        print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
-        return 1
     interrupt_on_signals()
     try:
-        status = measure(networks, rows, rates)
+        status = measure(networks, rows, rates, options.again)
     except KeyboardInterrupt:
         print("report-times: interrupted; what was measured is kept", file=sys.stderr)
         return 130
-    print(json.dumps(summary(read_times())))
-    return status
+    found = summary(read_times())
+    print(json.dumps(found))
+    return 1 if found["wrong"] else status
 
 
 if __name__ == "__main__":

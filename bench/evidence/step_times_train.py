@@ -163,7 +163,8 @@ def hook_of(row: str) -> GradientHook | None:
     if cost.how == "gather":
         return TopK(cost.keep)
     if row == "fp16":
-        return lambda bucket: default_hooks.fp16_compress_hook(dist.group.WORLD, bucket)
+        everybody: Any = dist.group.WORLD
+        return partial(default_hooks.fp16_compress_hook, everybody)
     raise ValueError(f"row = '{row}', allowed: {', '.join(step_times_plan.ROWS)}")
 
 
