@@ -12,14 +12,17 @@ in one. PacTrain's rows are pinned.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import itertools
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,6 +33,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import pactrain
+from bench import agent_memory
 from bench.evidence import step_times_plan
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times_plan import BUCKETS, Steps, cost_of, is_ours, pin_of, steps_of
@@ -113,7 +117,7 @@ class OurRow:
         self.model = pactrain.DistributedDataParallel(Paced(network), masks=masks, pin=pin_of(row))
 
     def settle(self, source: Source) -> None:
-        """Until a step has travelled as the row says. SystemExit: that does not happen."""
+        """Until the next step travels as the row says. SystemExit: that does not happen."""
         for _ in range(SETTLE_STEPS):
             step(self.model, source)
             if self.model.session.mode == self._wanted:
@@ -189,6 +193,18 @@ class Timed:
         self.seconds.append(time.monotonic() - start)
 
 
+def give_back() -> None:
+    """Memory that nobody uses, to the system: a row's buckets are as large as its network."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def peak_bytes() -> int:
+    """The most that this process has had since agent_memory.start()."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
 class Bench:
     """Measures rows at rates; at rank 0 it shapes the links."""
 
@@ -202,6 +218,7 @@ class Bench:
 
     def measure(self, row: str, rates: Mapping[str, float]) -> None:
         """`rates`: expected seconds of a step by Mbps."""
+        agent_memory.start(os.getpid())
         self._shape(SETUP_MBPS)
         model: OurRow | PeerRow
         if is_ours(row):
@@ -222,18 +239,20 @@ class Bench:
             if measured is not None:
                 own = timed.seconds[steps.warm_up :]
                 report(self._rank, event="measured", row=row, rate_mbps=float(rate),
-                       seconds=median(own), steps=own,
+                       seconds=median(own), steps=own, rank_bytes=peak_bytes(),
                        **{name: measured[name] for name in KEPT})  # fmt: skip
         model.close()
         del model, timed
-        gc.collect()
+        give_back()
 
     def _masks_of(self, keep: float) -> Masks:
         """The same for all rows that keep as much."""
         if keep == 1:
             return None
         if keep not in self._masks:
-            self._masks = {keep: Paced(self._network).masks(keep)}  # Of one at a time.
+            self._masks.clear()  # Of one at a time.
+            self._masks[keep] = Paced(self._network).masks(keep)
+            give_back()
         return self._masks[keep]
 
     def _shape(self, rate_mbps: float) -> None:
