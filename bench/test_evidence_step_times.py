@@ -174,14 +174,17 @@ def test_a_file_has_all_that_was_measured_so_far(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["vgg19.json"]
 
 
-def test_a_network_that_memory_cannot_hold_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
+def test_rows_that_memory_cannot_hold_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(agent_memory, "available_bytes", lambda: 8 << 30)
-    assert why_too_large("resnet18", ROWS) is None
-    why = why_too_large("vit_b16", ROWS)
-    assert why is not None
-    assert why.startswith("vit_b16: ") and "are available" in why and "--networks" in why
+    monkeypatch.setattr(step_times, "why_no_namespaces", lambda: None)
+    assert why_too_large("resnet18", "ddp") is None
+    assert step_times.measure(["vit_b16"], ["ddp", "levels7"], [RATE], folder=tmp_path) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" is left out: ")[0] for line in said] == [
+        "report-times: vit_b16, ddp", "report-times: vit_b16, levels7"]  # fmt: skip
+    assert all("are available; free some" in line for line in said)
 
 
 @pytest.mark.parametrize(

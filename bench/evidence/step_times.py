@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,15 +114,14 @@ def formula(row: str, network: str, rate: float, codec_gb_per_s: float = 0.0) ->
                      codec_gb_per_s)  # fmt: skip
 
 
-def why_too_large(network: str, rows: Iterable[str]) -> str | None:
-    """None: each row of it fits into this machine's memory."""
+def why_too_large(network: str, row: str) -> str | None:
+    """None: it fits into this machine's memory, as it is now."""
     layout = topologies()[TOPOLOGY].layout
     try:
-        agent_memory.batches({row: is_ours(row) for row in rows}, NETWORKS[network].elements,
-                             layout.world, sum(layout.hosts),
-                             agent_memory.available_bytes())  # fmt: skip
+        agent_memory.batches({row: is_ours(row)}, NETWORKS[network].elements, layout.world,
+                             sum(layout.hosts), agent_memory.available_bytes())  # fmt: skip
     except ValueError as error:
-        return f"{network}: {error}; free some, or leave it out by --networks"
+        return f"{network}, {row} is left out: {error}; free some, or leave it out by --networks"
     return None
 
 
@@ -193,7 +192,7 @@ def measure(
     networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
     again: bool = False, folder: Path = FOLDER,
 ) -> int:  # fmt: skip
-    """What is missing of it; the exit status: 1 if a network was too large or something failed.
+    """What is missing of it; the exit status: 1 if a row was too large or something failed.
 
     `again`: also what is there.
     """
@@ -206,9 +205,12 @@ def measure(
         if (why := why_no_namespaces()) is not None:
             print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
             return 1
-        if (why := why_too_large(name, wanted)) is not None:
-            print(f"report-times: {why}", file=sys.stderr)
-            status = 1
+        for row in list(wanted):
+            if (why := why_too_large(name, row)) is not None:
+                print(f"report-times: {why}", file=sys.stderr)
+                del wanted[row]
+                status = 1
+        if not wanted:
             continue
         try:
             run(wanted, record)
