@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-quick report-scale report-steps sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-quick report-scale report-steps report-times sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -118,13 +118,18 @@ report-scale: build  ## Step times on four emulated topologies, what is missing 
 	@$(PYTHON) -m bench.evidence.scale --measure
 	@$(PYTHON) -m bench.evidence.scale
 
+report-times: build  ## Seconds per step at the paper's shapes on emulated links, what is missing of them; splittable, ends with a line of JSON (NETWORKS=vgg19 RATES=100 ROWS=a,b AGAIN=1).
+	@$(PYTHON) -m bench.evidence.step_times $(if $(NETWORKS),--networks=$(NETWORKS)) \
+	  $(if $(RATES),--rates=$(RATES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
+
 report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
 	@$(PYTHON) -m bench.evidence.many
 
 report-gpu: build  ## Packs the paper's networks with their images into out/report-gpu, and says the command that trains them on a machine with a GPU (needs PACTRAIN_DATA; DATA=cifar100); ends with a line of JSON.
 	@$(PYTHON) tools/pack_report_gpu.py $(if $(DATA),--data=$(DATA))
 
-report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
+report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
+	-@$(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
 	@$(PYTHON) -m bench.evidence.report
 
 report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.

@@ -2,7 +2,8 @@
 
 python -m bench.evidence.report           from what is there
 python -m bench.evidence.report --quick   step times of the headline rows are measured again
-                                          (make bench-exchange at 100 Mbps), steps as committed
+                                          (at 100 Mbps, make bench-exchange and report-times),
+                                          steps as committed
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import scale, tables, tuning
+from bench.evidence import scale, step_times, tables, tuning
 from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
@@ -25,12 +26,16 @@ from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
+from bench.evidence.shapes import NETWORKS
 from bench.evidence.steps import read_pieces, read_starts, read_targets
+from bench.evidence.times import RATES_MBPS
 from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
 from bench.topologies import topologies
 
 DOCS = ROOT / "docs"
 QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"
+QUICK_TIMES = ("levels7-0.5", "exact-0.5", "fp16", "powersgd1", "ddp")
+QUICK_FOLDER = ROOT / "out" / "step-times"
 SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7", "exact-0.5",
          "levels7-0.5", "levels7-0.2")  # fmt: skip
 
@@ -54,7 +59,7 @@ def read_evidence() -> Evidence:
     pieces, targets = read_pieces(), read_targets()
     factors = tuning.best_factors(pieces, targets)
     taken, others = tuning.split(pieces, factors)
-    return Evidence(taken, targets, topologies(), measured, rate,
+    return Evidence(taken, targets, topologies(), measured, rate, step_times.read_times(),
                     factors=factors, others=others, starts=read_starts())  # fmt: skip
 
 
@@ -64,13 +69,19 @@ def read_at_scale() -> tables.AtScale:
 
 
 def quick(evidence: Evidence) -> int:
-    """Measures at 100 Mbps what the page's formula stands on; the exit status of that."""
+    """Measures at 100 Mbps what the page's formula stands on; the exit status of that.
+
+    At the paper's shapes, too; files of `make report-times` stay as they are.
+    """
     environment = os.environ | {"RATE": "100mbit", "ROWS": QUICK_ROWS, "ROUNDS": "2"}
     done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT, env=environment)
-    if done.returncode == 0:
-        found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
-        evidence.measured = {**evidence.measured, "100mbit": found}
-    return done.returncode
+    if done.returncode != 0:
+        return done.returncode
+    found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+    evidence.measured = {**evidence.measured, "100mbit": found}
+    status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER)
+    evidence.times = step_times.renewed(evidence.times, step_times.read_times(QUICK_FOLDER))
+    return status
 
 
 def plot(evidence: Evidence, workload: str, path: Path) -> None:

@@ -17,6 +17,7 @@ from bench.evidence import (
     gpu_tables,
     losing,
     scale_tables,
+    step_times_tables,
 )
 from bench.evidence.experiment_tables import Experiments, Pieces, table
 from bench.evidence.figures import LEAST_SEEDS, OURS, VISION, Evidence, Goal
@@ -322,7 +323,8 @@ def page(
         compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
         codec=f"{evidence.codec_gb_per_s:.2f}",
         times=times_table(evidence, "chain", 100.0),
-        not_run=NOT_RUN,
+        timed=step_times_tables.section(evidence),
+        timed_missing=step_times_tables.missing_words(evidence),
         measured=measured_table(evidence),
         systems=systems_table(at_scale.blocks),
         blocks=blocks_words(at_scale.blocks),

@@ -1,0 +1,254 @@
+"""make report-times: seconds per step at the paper's shapes, on emulated links, with real agents.
+
+Eight trainers in the paper's chain of three sites, an agent each, TLS: random gradients of
+each network's sizes, and the reference accelerator's compute slept. Into one file for each
+network; rows and rates that are there are not measured again (but with --again), so it may be
+stopped and go on.
+
+  python -m bench.evidence.step_times --networks=resnet18,vgg19 --rates=1000 --rows=levels7-0.5,ddp
+
+Needs root for network namespaces, and memory for eight trainers at once: up to 20 GB. Its last
+line is one of JSON: {"networks", "rows", "worst_over_bound_levels", "hours", "wrong"}. The exit
+status is 1 if something failed or `wrong` names a measurement that cannot be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from bench import agent_memory
+from bench.cluster import ROOT, certificates, start_cluster
+from bench.evidence import chosen
+from bench.evidence.shapes import NETWORKS
+from bench.evidence.step_times_plan import (
+    OURS,
+    ROWS,
+    TOPOLOGY,
+    Entry,
+    formula_of,
+    is_ours,
+    merged,
+    missing,
+    wrong_with,
+)
+from bench.evidence.steps import versions
+from bench.evidence.times import RATES_MBPS, StepTime, step_time
+from bench.exchange import SETUP_MBPS
+from bench.exchange_layout import bound_seconds
+from bench.launch import SILENT_SECONDS, events, start_trainers
+from bench.processes import Children, ProcessError, interrupt_on_signals
+from bench.results import processor
+from bench.testbed import NamespaceTestbed, TestbedError, why_no_namespaces
+from bench.topologies import topologies
+
+FOLDER = ROOT / "bench" / "results" / "evidence" / "times" / TOPOLOGY
+JOB = "times"
+# For what a row that says nothing meanwhile does on few processors: making masks, warming up.
+SILENT_SECONDS_PER_ELEMENT = 6e-6
+
+
+def path_of(network: str, folder: Path = FOLDER) -> Path:
+    return folder / f"{network}.json"
+
+
+def read_times(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """What was measured, by network, in the order of NETWORKS."""
+    paths = {name: path_of(name, folder) for name in NETWORKS}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def renewed(
+    times: Mapping[str, Mapping[str, Any]], newer: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """`times` with the rows of `newer` in the place of theirs."""
+    found = dict(times)
+    for network, content in newer.items():
+        rows = list(found.get(network, {}).get("rows", []))
+        for entry in content["rows"]:
+            rows = merged(rows, entry)
+        found[network] = {**content, **found.get(network, {}), "rows": rows}
+    return found
+
+
+@dataclass
+class Record:
+    """A network's file, and what this run adds to it."""
+
+    network: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._started = time.monotonic()
+        path = path_of(self.network, self.folder)
+        network = NETWORKS[self.network]
+        self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {
+            "network": self.network, "topology": TOPOLOGY, "elements": network.elements,
+            "compute_seconds": network.compute_seconds, "wall_seconds": 0.0, "rows": [],
+        }  # fmt: skip
+        self._wall_before = self.content["wall_seconds"]
+
+    def add(self, entry: Entry) -> None:
+        self.content["rows"] = merged(self.content["rows"], entry)
+        self.content["wall_seconds"] = round(
+            self._wall_before + time.monotonic() - self._started, 1
+        )
+        path = path_of(self.network, self.folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(self.content, indent=1) + "\n")
+        partial.replace(path)
+
+
+def formula(row: str, network: str, rate: float, codec_gb_per_s: float = 0.0) -> StepTime:
+    return step_time(formula_of(row), NETWORKS[network], topologies()[TOPOLOGY], rate,
+                     codec_gb_per_s)  # fmt: skip
+
+
+def why_too_large(network: str, row: str) -> str | None:
+    """None: it fits into this machine's memory, as it is now."""
+    layout = topologies()[TOPOLOGY].layout
+    try:
+        agent_memory.batches({row: is_ours(row)}, NETWORKS[network].elements, layout.world,
+                             sum(layout.hosts), agent_memory.available_bytes())  # fmt: skip
+    except ValueError as error:
+        return f"{network}, {row} is left out: {error}; free some, or leave it out by --networks"
+    return None
+
+
+def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
+    """Rates of each row. ProcessError, TestbedError: something failed; what came before is kept."""
+    layout = topologies()[TOPOLOGY].layout
+    network = NETWORKS[record.network]
+    expected = {row: {f"{rate:g}": formula(row, record.network, rate).seconds for rate in rates}
+                for row, rates in wanted.items()}  # fmt: skip
+    slowest = layout.slowest(min(rate for rates in wanted.values() for rate in rates))
+    longest = max(seconds for rates in expected.values() for seconds in rates.values())
+    silent = SILENT_SECONDS + network.elements * SILENT_SECONDS_PER_ELEMENT + 9 * longest
+    commit = versions()["commit"]
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-times-") as name,
+        NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(SETUP_MBPS),
+                         slowest_mbps=slowest) as bed,
+        Children(Path(name)) as children,
+    ):  # fmt: skip
+        pki = Path(name) / "pki"
+        certificates(bed, pki)
+        middle = bed.hosts[len(bed.hosts) // 2]
+        cluster = start_cluster(bed, children, Path(name), middle, risk="exact", pki=pki)
+        argv = ["-m", "bench.evidence.step_times_train", f"--network={record.network}",
+                f"--wanted={json.dumps(expected)}", f"--core={bed.core}",
+                *(f"--share={there}:{back}" for there, back in layout.link_rates(1.0)),
+                *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
+        first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
+        for event in events(first, children, silent):
+            event.pop("event")
+            record.add({**event, "commit": commit, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+                        "machine": processor(), "processors": os.cpu_count() or 1})  # fmt: skip
+            print(words(record.network, event), flush=True)
+        children.check()
+
+
+def words(network: str, entry: Entry) -> str:
+    row, rate, seconds = entry["row"], entry["rate_mbps"], entry["seconds"]
+    over = seconds / formula(row, network, rate).bound
+    return (f"{network}, {rate:g} Mbps: {row:<12}{seconds:>9.4f} s, {over:.3f} of its bound, "
+            f"{len(entry['steps'])} steps")  # fmt: skip
+
+
+def summary(times: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The last line, of all that is there."""
+    over, wrong = [], []
+    for network, content in times.items():
+        for entry in content["rows"]:
+            row, rate = entry["row"], entry["rate_mbps"]
+            found = formula(row, network, rate)
+            if (row, rate) == (OURS, RATES_MBPS[0]):
+                over.append(entry["seconds"] / found.bound)
+            elements = NETWORKS[network].elements
+            counted = bound_seconds(max(entry["link_bytes"]), rate)
+            why = wrong_with(entry, elements, found.bytes_per_element * elements, counted)
+            if why is not None:
+                wrong.append(f"{network}, {why}")
+    return {
+        "networks": len(times),
+        "rows": sum(len(content["rows"]) for content in times.values()),
+        "worst_over_bound_levels": round(max(over), 3) if over else None,
+        "hours": round(sum(content["wall_seconds"] for content in times.values()) / 3600, 2),
+        "wrong": wrong,
+    }
+
+
+def measure(
+    networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
+    again: bool = False, folder: Path = FOLDER,
+) -> int:  # fmt: skip
+    """What is missing of it; the exit status: 1 if a row was too large or something failed.
+
+    `again`: also what is there.
+    """
+    status = 0
+    for name in networks:
+        record = Record(name, folder)
+        wanted = missing([] if again else record.content["rows"], rows, rates)
+        if not wanted:
+            continue
+        if (why := why_no_namespaces()) is not None:
+            print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
+            return 1
+        for row in list(wanted):
+            if (why := why_too_large(name, row)) is not None:
+                print(f"report-times: {why}", file=sys.stderr)
+                del wanted[row]
+                status = 1
+        if not wanted:
+            continue
+        try:
+            run(wanted, record)
+        except (ProcessError, TestbedError) as error:
+            print(f"report-times failed: {error}", file=sys.stderr)
+            return 1
+    return status
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.step_times",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    all_rates = [f"{rate:g}" for rate in RATES_MBPS]
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--rates", default=",".join(all_rates), help="in Mbps")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--again", action="store_true", help="measure also what is there")
+    options = parser.parse_args(argv)
+    try:
+        networks = chosen("networks", options.networks, NETWORKS)
+        rates = list(map(float, chosen("rates", options.rates, all_rates)))
+        rows = chosen("rows", options.rows, ROWS)
+    except ValueError as error:
+        print(f"report-times: {error}", file=sys.stderr)
+        return 2
+    interrupt_on_signals()
+    try:
+        status = measure(networks, rows, rates, options.again)
+    except KeyboardInterrupt:
+        print("report-times: interrupted; what was measured is kept", file=sys.stderr)
+        return 130
+    found = summary(read_times())
+    print(json.dumps(found))
+    return 1 if found["wrong"] else status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

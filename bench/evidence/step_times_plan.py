@@ -1,0 +1,132 @@
+"""What `make report-times` measures: rows, what is missing of them, steps of each, and when a
+step of the reference accelerator releases its gradients. Pure.
+
+Rows are those of the evidence (times.COSTS), and DDP in torch's own buckets. Not among them are
+those of which there is no real exchange here: site-hierarchical bf16, DGC and others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bench.evidence.shapes import Network
+from bench.evidence.times import COSTS, FORWARD_SHARE, Cost
+from bench.exchange_layout import LEVELS_BITS
+
+TOPOLOGY = "chain"  # The paper's; elsewhere times are by formula.
+BUCKETS = "ddp_buckets"
+OURS = "levels7-0.5"  # Whose bound is a goal.
+# Ours first, then what is soonest over: whoever stops early has the goals' rows.
+ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_fp32", "fp16", "powersgd1",
+        "powersgd2", "powersgd4", "topk0.01ef", "topk0.1ef", "ddp", BUCKETS)  # fmt: skip
+LEAST_STEPS, MOST_STEPS = 2, 20  # Measured ones of a row at a rate.
+ROW_SECONDS = 2.0  # That they take, if a step is short.
+# A step so long has no other before it: that its connections have met a slower link costs less
+# than a hundredth of it.
+LONG_SECONDS = 20.0
+MOST_SEGMENTS = 32  # Of backward: a bucket of 25 MiB is more than one of them.
+# Of the busiest direction's bytes to those of the formula: frames, TLS and acknowledgements.
+LEAST_SHARE, MOST_SHARE = 0.97, 1.1
+
+Entry = Mapping[str, Any]
+
+
+def formula_of(row: str) -> str:
+    """The row whose formula it has: buckets cost DDP nothing."""
+    return "ddp" if row == BUCKETS else row
+
+
+def cost_of(row: str) -> Cost:
+    return COSTS[formula_of(row)]
+
+
+def is_ours(row: str) -> bool:
+    return cost_of(row).how == "tree"
+
+
+def pin_of(row: str) -> str:
+    """What an operator would pin for a row of ours."""
+    cost = cost_of(row)
+    if cost.levels:
+        return f"TERNARY {cost.levels}"
+    return "COMPACTED" if cost.keep < 1 else "FULL"
+
+
+class Steps(NamedTuple):
+    """Of a row at a rate."""
+
+    warm_up: int
+    measured: int
+
+
+def steps_of(seconds: float) -> Steps:
+    """Of a row whose step is expected to take that."""
+    measured = min(MOST_STEPS, max(LEAST_STEPS, math.ceil(ROW_SECONDS / seconds)))
+    return Steps(int(seconds <= LONG_SECONDS), measured)
+
+
+def missing(
+    found: Sequence[Entry], rows: Sequence[str], rates: Sequence[float]
+) -> dict[str, list[float]]:
+    """Rates of each row that have not been measured; rows that have them all are left out."""
+    done = {(entry["row"], entry["rate_mbps"]) for entry in found}
+    wanted = {row: [rate for rate in rates if (row, rate) not in done] for row in rows}
+    return {row: own for row, own in wanted.items() if own}
+
+
+def merged(found: Sequence[Entry], entry: Entry) -> list[Entry]:
+    """With `entry` in the place of an older one; by rate and in the order of ROWS."""
+    key = (entry["row"], entry["rate_mbps"])
+    others = [old for old in found if (old["row"], old["rate_mbps"]) != key]
+    return sorted([*others, entry], key=lambda e: (e["rate_mbps"], ROWS.index(e["row"])))
+
+
+def segments(sizes: Sequence[int]) -> list[int]:
+    """How many of the parameters, from the first on, are released together: whole ones."""
+    least = sum(sizes) / MOST_SEGMENTS
+    counts, elements, count = [], 0, 0
+    for size in sizes:
+        elements, count = elements + size, count + 1
+        if elements >= least:
+            counts.append(count)
+            elements, count = 0, 0
+    return [*counts, count] if count else counts
+
+
+def forward_seconds(network: Network) -> float:
+    return FORWARD_SHARE * network.compute_seconds
+
+
+def releases(network: Network, counts: Sequence[int]) -> list[float]:
+    """Seconds after a step's start at which each segment has its gradients.
+
+    Backward follows forward and goes from the last segment to the first, each of which takes
+    its elements' share of it.
+    """
+    forward = forward_seconds(network)
+    backward = network.compute_seconds - forward
+    sizes = [math.prod(shape) for shape in network.shapes]
+    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
+    done = [sum(sizes[end - count :]) for end, count in zip(ends, counts, strict=True)]
+    return [forward + backward * elements / network.elements for elements in done]
+
+
+def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float) -> str | None:
+    """Why a measurement cannot be what it says; None: it can.
+
+    `sent`: by formula, bytes of a step on the busiest link; `counted_seconds`: that the counted
+    ones take there.
+    """
+    name = f"{entry['row']} at {entry['rate_mbps']:g} Mbps"
+    least, cost = LEAST_SHARE, cost_of(entry["row"])
+    if cost.levels:  # Agents that find a link slow do not pack there, whatever its rate.
+        least *= min(1.0, elements * cost.keep * LEVELS_BITS[cost.levels] / 8 / sent)
+    share = max(entry["link_bytes"]) / sent
+    if not least <= share <= MOST_SHARE:
+        return (f"{name}: {share:.2f} of its formula's bytes on the busiest link, allowed: "
+                f"{least:.2f} to {MOST_SHARE}")  # fmt: skip
+    if entry["seconds"] < LEAST_SHARE * counted_seconds:
+        return f"{name}: {entry['seconds']:.4f} s, allowed: {counted_seconds:.4f}, of its bytes"
+    return None

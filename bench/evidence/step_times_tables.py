@@ -1,0 +1,85 @@
+"""The report's tables of steps measured at the paper's shapes, beside the formula. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.evidence.experiment_tables import NOT_RUN, table
+from bench.evidence.figures import Evidence, Piece
+from bench.evidence.methods import ROWS as METHODS
+from bench.evidence.shapes import NETWORKS
+from bench.evidence.step_times_plan import BUCKETS, ROWS, TOPOLOGY, formula_of
+from bench.evidence.times import RATES_MBPS, StepTime, step_time
+from bench.figure_blocks import short
+
+# Measured in one bucket, and by the rows that have error feedback as real exchanges have it.
+TITLES = {
+    "ddp": "DDP, one bucket",
+    BUCKETS: "DDP, torch's buckets",
+    "hier_fp32": "site-hierarchical all-reduce, fp32 (PacTrain's FULL)",
+}
+
+
+def title(row: str) -> str:
+    return TITLES.get(row) or METHODS[row].title
+
+
+def _formula(evidence: Evidence, row: str, network: str, rate: float) -> StepTime:
+    return step_time(formula_of(row), NETWORKS[network], evidence.topologies[TOPOLOGY], rate,
+                     evidence.codec_gb_per_s)  # fmt: skip
+
+
+def _range(values: Sequence[float]) -> str:
+    texts = [f"{min(values):.2f}", f"{max(values):.2f}"] if values else [NOT_RUN]
+    return " to ".join(dict.fromkeys(texts))
+
+
+def table_of(evidence: Evidence, rate: float) -> str:
+    """Of all rows and networks at a rate."""
+    lines = []
+    for row in ROWS:
+        cells, sent, busy = [], [], []
+        for network in NETWORKS:
+            found, formula = (
+                evidence.timed(network, row, rate),
+                _formula(evidence, row, network, rate),
+            )
+            if found is None:
+                cells.append(NOT_RUN)
+                continue
+            ratio = found["seconds"] / formula.seconds
+            cells.append(f"{short(found['seconds'])} / {short(formula.seconds)} = {ratio:.2f}")
+            elements = NETWORKS[network].elements
+            sent.append(max(found["link_bytes"]) / (formula.bytes_per_element * elements))
+            busy.append(_busy(found))
+        lines.append([title(row), *cells, _range(sent), _range(busy)])
+    return table([f"{rate:g} Mbps, measured / formula in seconds",
+                  *(network.title for network in NETWORKS.values()),
+                  "bytes counted, of the formula's", "processors at work"], lines)  # fmt: skip
+
+
+def _busy(found: Piece) -> float:
+    """The share of the machine's that worked during a step."""
+    return float(found["machine_cpu_seconds"] / (found["processors"] * found["seconds"]))
+
+
+def section(evidence: Evidence) -> str:
+    """How long the links were in use, and a table for each rate; or that there is none."""
+    entries = [entry for one in evidence.times.values() for entry in one["rows"]]
+    if not entries:
+        return f"At these shapes: {NOT_RUN} (`make report-times`)."
+    hours = sum(one["wall_seconds"] for one in evidence.times.values()) / 3600
+    machines = sorted({entry["machine"] for entry in entries})
+    commits = sorted({entry["commit"] for entry in entries})
+    there = {entry["rate_mbps"] for entry in entries}
+    words = (f"Hours on the links: {hours:.2f}, set-up among them. {'; '.join(machines)}; "
+             f"commit {', '.join(commits)}.")  # fmt: skip
+    return "\n\n".join([words, *(table_of(evidence, r) for r in RATES_MBPS if r in there)])
+
+
+def missing_words(evidence: Evidence) -> str:
+    """For the list of what was not run; nothing if all was."""
+    there = sum(len(one["rows"]) for one in evidence.times.values())
+    every = len(NETWORKS) * len(ROWS) * len(RATES_MBPS)
+    said = f" Of {every} step times at the paper's shapes {there} were measured on links."
+    return "" if there == every else said

@@ -1,0 +1,267 @@
+"""What `make report-times` plans, paces and says; the links themselves are report-times' own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import agent_memory
+from bench.evidence import figures, report, step_times, step_times_tables, step_times_train, tables
+from bench.evidence.figures import Evidence
+from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.step_times import Record, formula, renewed, summary, why_too_large
+from bench.evidence.step_times_plan import (
+    MOST_SEGMENTS,
+    ROWS,
+    Steps,
+    is_ours,
+    merged,
+    missing,
+    pin_of,
+    releases,
+    segments,
+    steps_of,
+)
+from bench.evidence.step_times_train import Paced, hook_of
+from bench.exchange_model import Source, step
+from bench.topologies import topologies
+
+RATE = 100.0
+
+
+def entry(row: str, network: str, times: float = 1.1, rate: float = RATE) -> dict[str, Any]:
+    """A step that takes so many times its bound, and sends what the formula says."""
+    found = formula(row, network, rate)
+    seconds = times * found.bound
+    sent = found.bytes_per_element * NETWORKS[network].elements
+    return {"row": row, "rate_mbps": rate, "seconds": seconds, "steps": [seconds] * 2,
+            "link_bytes": [sent, 1.0], "machine_cpu_seconds": seconds, "processors": 2,
+            "commit": "abc", "date": "2026-11-26", "machine": "this"}  # fmt: skip
+
+
+def content(network: str, *entries: dict[str, Any]) -> dict[str, Any]:
+    return {"network": network, "wall_seconds": 360.0, "rows": list(entries)}
+
+
+def evidence(*contents: dict[str, Any]) -> Evidence:
+    return Evidence({}, {}, topologies(), times={c["network"]: c for c in contents})
+
+
+# --- The plan ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(50.0, (0, 2)), (20.0, (1, 2)), (5.1, (1, 2)), (0.5, (1, 4)),
+                           (0.001, (1, 20))],
+)  # fmt: skip
+def test_a_short_step_is_taken_more_often_and_a_very_long_one_without_a_warm_up(
+    seconds: float, steps: tuple[int, int]
+) -> None:
+    assert steps_of(seconds) == Steps(*steps)
+
+
+def test_what_is_there_is_not_measured_again() -> None:
+    found = [entry("ddp", "vgg19"), entry("fp16", "vgg19"), entry("fp16", "vgg19", rate=500)]
+    assert missing(found, ["ddp", "fp16"], [100.0, 500.0]) == {"ddp": [500.0]}
+    assert missing([], ["ddp"], [100.0]) == {"ddp": [100.0]}
+
+
+def test_a_newer_measurement_takes_the_place_of_the_older() -> None:
+    old = [entry("ddp", "vgg19", 1.5), entry("ddp", "vgg19", rate=500)]
+    found = merged(old, entry("levels7-0.5", "vgg19"))
+    found = merged(found, entry("ddp", "vgg19", 1.2))
+    assert [(e["row"], e["rate_mbps"]) for e in found] == [
+        ("levels7-0.5", 100.0), ("ddp", 100.0), ("ddp", 500)]  # fmt: skip
+    assert found[1]["seconds"] == entry("ddp", "vgg19", 1.2)["seconds"]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_backward_releases_the_last_layers_first_each_by_its_share(network: str) -> None:
+    found = NETWORKS[network]
+    sizes = [math.prod(shape) for shape in found.shapes]
+    counts = segments(sizes)
+    assert sum(counts) == len(sizes)
+    assert len(counts) <= MOST_SEGMENTS + 1
+    at = releases(found, counts)
+    assert at == sorted(at, reverse=True)
+    assert at[0] == pytest.approx(found.compute_seconds)
+    last = sum(sizes[len(sizes) - counts[-1] :]) / found.elements
+    forward = found.compute_seconds / 3
+    assert at[-1] == pytest.approx(forward + 2 * forward * last)
+
+
+def test_every_row_has_a_hook_or_a_pin() -> None:
+    assert {row: pin_of(row) for row in ROWS if is_ours(row)} == {
+        "levels7-0.5": "TERNARY 7", "levels7-0.2": "TERNARY 7", "levels7": "TERNARY 7",
+        "exact-0.5": "COMPACTED", "hier_fp32": "FULL"}  # fmt: skip
+    assert [row for row in ROWS if not is_ours(row) and hook_of(row) is None] == [
+        "ddp", "ddp_buckets"]  # fmt: skip
+    with pytest.raises(ValueError, match="allowed: "):
+        hook_of("thc")
+
+
+# --- A step's sleep ------------------------------------------------------------------------
+
+
+class FakeTime:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def watch(parameter: torch.Tensor, call: Callable[[], None]) -> None:
+    """Calls it once the parameter has its gradient."""
+    parameter.register_post_accumulate_grad_hook(lambda _: call())  # type: ignore[no-untyped-call]
+
+
+def test_a_paced_model_has_its_gradients_when_the_accelerator_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(step_times_train, "time", clock)
+    network = Network("small", [(4, 10), (40,), (10, 2), (20,)], 0.3)
+    model, source = Paced(network), Source(network.shapes, rank=0)
+    seen: dict[str, float] = {}
+
+    def note(name: str) -> None:
+        seen[name] = clock.now - 100
+
+    for name, parameter in model.named_parameters():
+        watch(parameter, partial(note, name))
+    step(model, source)
+    assert list(seen) == [f"weights.{n}" for n in (3, 2, 1, 0)]
+    assert list(seen.values()) == pytest.approx([0.1 + 0.2 * n / 120 for n in (20, 40, 80, 120)])
+    assert clock.now - 100 == pytest.approx(0.3)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    expected = Source(network.shapes, rank=0).take()
+    assert all(map(torch.equal, gradients, expected))
+
+
+def test_what_a_step_does_beside_its_sleep_makes_it_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(step_times_train, "time", clock)
+    network = Network("small", [(4, 10), (40,)], 0.3)
+    model = Paced(network)
+    watch(model.weights[1], lambda: clock.sleep(0.05))
+    step(model, Source(network.shapes, rank=0))
+    assert clock.now - 100 == pytest.approx(0.3)
+
+
+# --- What is kept and refused ----------------------------------------------------------------
+
+
+def test_a_file_has_all_that_was_measured_so_far(tmp_path: Path) -> None:
+    Record("vgg19", tmp_path).add(entry("ddp", "vgg19"))
+    Record("vgg19", tmp_path).add(entry("fp16", "vgg19"))
+    found = step_times.read_times(tmp_path)
+    assert [e["row"] for e in found["vgg19"]["rows"]] == ["fp16", "ddp"]
+    assert [path.name for path in tmp_path.iterdir()] == ["vgg19.json"]
+
+
+def test_rows_that_memory_cannot_hold_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent_memory, "available_bytes", lambda: 8 << 30)
+    monkeypatch.setattr(step_times, "why_no_namespaces", lambda: None)
+    assert why_too_large("resnet18", "ddp") is None
+    assert step_times.measure(["vit_b16"], ["ddp", "levels7"], [RATE], folder=tmp_path) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" is left out: ")[0] for line in said] == [
+        "report-times: vit_b16, ddp", "report-times: vit_b16, levels7"]  # fmt: skip
+    assert all("are available; free some" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"), [("--networks=alexnet", "networks"), ("--rates=10", "rates"),
+                            ("--rows=thc", "rows")],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(
+    argument: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert step_times.main([argument]) == 2
+    assert f"{named} has '" in (said := capsys.readouterr().err) and "allowed: " in said
+
+
+def test_the_last_line_has_the_worst_network_and_what_cannot_be() -> None:
+    few_bytes = entry("fp16", "vgg19") | {"link_bytes": [1e6]}
+    too_fast = entry("ddp", "vgg19", 0.5)
+    line = summary({"vgg19": content("vgg19", entry("levels7-0.5", "vgg19", 1.1), few_bytes),
+                    "resnet18": content("resnet18", entry("levels7-0.5", "resnet18", 1.2)),
+                    "resnet152": content("resnet152", too_fast | {"row": "ddp"})})  # fmt: skip
+    assert {key: line[key] for key in ("networks", "rows", "hours")} == {
+        "networks": 3, "rows": 4, "hours": 0.3}  # fmt: skip
+    assert line["worst_over_bound_levels"] == pytest.approx(1.2)
+    assert len(line["wrong"]) == 2
+    assert line["wrong"][0].startswith("vgg19, fp16 at 100 Mbps: 0.0")
+    assert json.dumps(line)
+
+
+def test_agents_may_pack_or_not_where_links_are_fast() -> None:
+    fast = entry("levels7-0.5", "vgg19", 9, rate=1000.0)
+    coded = fast | {"link_bytes": [0.5 * NETWORKS["vgg19"].elements * 2.35 / 8]}
+    assert summary({"vgg19": content("vgg19", fast)})["wrong"] == []
+    assert summary({"vgg19": content("vgg19", coded)})["wrong"] == []
+
+
+def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
+    old = {"vgg19": content("vgg19", entry("ddp", "vgg19"), entry("fp16", "vgg19"))}
+    found = renewed(old, {"vgg19": content("vgg19", entry("ddp", "vgg19", 2.0)),
+                          "resnet18": content("resnet18", entry("ddp", "resnet18"))})  # fmt: skip
+    assert [e["row"] for e in found["vgg19"]["rows"]] == ["fp16", "ddp"]
+    assert found["vgg19"]["rows"][1]["seconds"] == entry("ddp", "vgg19", 2.0)["seconds"]
+    assert set(found) == {"vgg19", "resnet18"}
+    assert set(report.QUICK_TIMES) <= set(ROWS)
+
+
+# --- What the page says ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "networks", "met"),
+    [(1.2, list(NETWORKS), True), (1.3, list(NETWORKS), False), (1.3, ["vgg19"], False),
+     (1.2, ["vgg19"], None), (1.2, [], None)],
+)  # fmt: skip
+def test_the_goal_is_met_when_all_networks_are_within_it(
+    times: float, networks: list[str], met: bool | None
+) -> None:
+    found = evidence(*(content(n, entry("levels7-0.5", n, times)) for n in networks))
+    goal = figures.shapes_goal(found)
+    assert goal.met is met
+    assert (f"worst {times:.3f} x" in goal.value) == bool(networks)
+    assert found.share_of_bound() == (pytest.approx(1 / times) if networks else None)
+
+
+def test_the_tables_have_the_measured_beside_the_formula() -> None:
+    found = evidence(content("vgg19", entry("levels7-0.5", "vgg19", 1.3)))
+    text = step_times_tables.section(found)
+    line = next(line for line in text.splitlines() if "7 levels, keep 0.5" in line)
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    ratio = 1.3 * formula("levels7-0.5", "vgg19", RATE).bound
+    seconds = formula("levels7-0.5", "vgg19", RATE).seconds
+    assert cells[1].endswith(f"= {ratio / seconds:.2f}")
+    assert cells[2:] == ["not run yet"] * 3 + ["1.00", "0.50"]
+    assert text.count("100 Mbps") == 1 and "500 Mbps" not in text
+    assert "Hours on the links: 0.10" in text
+    assert "Of 156 step times at the paper's shapes 1 " in step_times_tables.missing_words(found)
+
+
+def test_a_page_without_measurements_says_how_to_make_them() -> None:
+    text = tables.page(evidence(), {}, {}, tables.AtScale())
+    assert "not run yet (`make report-times`)" in text
+    assert "Of 156 step times at the paper's shapes 0 " in text
