@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from bench import data
-from bench.evidence import figures, gpu, gpu_tables, gpu_workloads, steps, tables, workloads
+from bench.evidence import gpu, gpu_tables, gpu_workloads, losing, steps, tables, workloads
 from bench.evidence.figures import Evidence
 from bench.evidence.gpu_workloads import ImageFolder
 from bench.evidence.methods import ROWS
@@ -127,7 +127,7 @@ def pieces_of(
     while True:
         calls += 1
         try:
-            steps.run_workload(Tiny(Short(checks)), ["levels7-0.5", "dgc"], [1], 1.0)
+            steps.run_workload(Tiny(Short(checks)), ["levels7-0.5", "dgc"], [1], tune=False)
             break
         except Stopped:
             assert calls < 100
@@ -313,7 +313,7 @@ def test_what_ran_on_a_gpu_has_its_section_and_step_times_of_its_own_shapes() ->
     assert "not run yet: `python3 -m bench.evidence.gpu --workloads=resnet18-cifar10`" in part
     ratio = found.ratio("vgg19-cifar10", "ddp", "fp16", ["vgg19"], 100)
     assert f"{ratio:.2f} x" in part
-    assert {loss.network for loss in figures.losing_cases(found)} <= {"vgg19"}
+    assert {loss.case.network for loss in losing.losing_cases(found)} <= {"vgg19"}
 
 
 def accuracy_goal(gaps: dict[str, list[float]]) -> tuple[str, bool | None]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.evidence.experiment_tables import NOT_RUN, table
-from bench.evidence.figures import Evidence, Piece
+from bench.evidence.figures import Evidence
 from bench.evidence.methods import ROWS as METHODS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import BUCKETS, ROWS, TOPOLOGY, formula_of
 from bench.evidence.times import RATES_MBPS, StepTime, step_time
+from bench.evidence.tuning import Piece
 from bench.figure_blocks import short
 
 # Measured in one bucket, and by the rows that have error feedback as real exchanges have it.

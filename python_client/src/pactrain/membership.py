@@ -176,7 +176,7 @@ class Membership:
             raise
 
     def _check(self, done: _abi.Todo) -> None:
-        """What was taken is what the donor said, before the others of its step, to have."""
+        """What was taken is what the donor has said that it has."""
         if self._local.digest(self._native.digest_of) != _digest(done.parameters):
             raise ResyncRequiredError(
                 f"Rank {self._native.rank} was given other parameters than rank "
