@@ -288,8 +288,8 @@ def test_each_row_runs_on_a_device_and_mixes_no_tensors_with_the_hosts(cifar: Pa
 
 def piece(workload: str, method: str, seed: int, test: float) -> dict[str, Any]:
     curve = [(10 * n, 80.0) for n in range(1, 9)]
-    return {"workload": workload, "method": method, "seed": seed, "steps": 10, "curve": curve, "test": test,
-            "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
+    return {"workload": workload, "method": method, "seed": seed, "steps": 10, "curve": curve,
+            "test": test, "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
             "seconds": 18.0, "rate_factor": 1.0, "steps_run": 80, "versions": {"torch": "2"},
             "machine": "a GPU"}  # fmt: skip
 

@@ -13,7 +13,7 @@ from small_nets import small_net
 from thread_ranks import FIRST, Script, undisturbed
 
 import pactrain
-from pactrain.types import Lineage
+from pactrain.types import NO_DIGEST, Lineage
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,10 @@ def test_a_rank_reports_its_state_and_its_next_step(ranks):
         [(Lineage(LINEAGE, 4), FIRST + 3)],
         [(Lineage(LINEAGE, 5), FIRST + 4)],
     ]
+    said = [running.natives[rank].said_parameters for rank in range(2)]
+    assert (
+        said[0] != said[1] and NO_DIGEST not in said
+    )  # After four steps, and after five.
 
 
 def test_a_rank_that_was_left_behind_needs_nothing_shared(ranks):

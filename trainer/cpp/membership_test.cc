@@ -29,7 +29,7 @@ using Part = LocalState::Part;
 class Number : public LocalState {
  public:
   std::string settings() const override { return "gse 1\n"; }
-  Digest ParameterDigest() const override { return {1, 2}; }
+  Digest ParameterDigest() const override { return {1, 2}; }  // OtherRank's.
   std::string SharedText() const override { return "number"; }
   size_t UnnamedOptimizers() const override { return 0; }
   State Give() const override {
@@ -115,8 +115,27 @@ void Regroup(FakeAgent& agent, const OtherRank& other) {
   agent.Send(failed);
   const wire::Hello hello = agent.Accept();
   EXPECT_EQ(hello.lineage.hi, FakeAgent::kLineage.hi);
+  EXPECT_EQ(hello.parameters.hi, 1u);
   EXPECT_EQ(hello.resume_step, 7u);
   agent.SendAttached(Seat(hello, other));
+}
+
+TEST(MembershipTest, AStateWithOtherParametersThanItsDonorSaidIsNotGoneOnFrom) {
+  FakeAgent agent([](FakeAgent& a) {
+    OtherRank other = Other({});
+    other.parameters = {3, 4};
+    a.Attach();
+    Regroup(a, other);
+    other.Meet(a);
+  });
+  Rank rank(agent);
+  try {
+    rank.LoseStep();
+    FAIL() << "it goes on";
+  } catch (const ResyncRequiredError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("given other parameters than rank 1 says"));
+  }
 }
 
 TEST(MembershipTest, ARankThatMissedAStepTakesTheStateAndLaterTheRest) {

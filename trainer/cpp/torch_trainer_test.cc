@@ -110,6 +110,7 @@ void GiveState(FakeAgent& agent) {
   }
   other.common.resize(4 * common.size());
   std::memcpy(other.common.data(), common.data(), other.common.size());
+  other.parameters = internal::DigestOfValues({{"w", Pair(10, 20)}}).ToC();
   other.Meet(agent);
 }
 
