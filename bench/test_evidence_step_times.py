@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from bench import agent_memory
 from bench.evidence import figures, report, step_times, step_times_tables, step_times_train, tables
@@ -105,6 +106,22 @@ def test_every_row_has_a_hook_or_a_pin() -> None:
         "ddp", "ddp_buckets"]  # fmt: skip
     with pytest.raises(ValueError, match="allowed: "):
         hook_of("thc")
+
+
+class Bucket:
+    def __init__(self, last: bool) -> None:
+        self.is_last = lambda: last
+
+
+def test_ddps_first_step_which_is_one_bucket_is_not_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(default_hooks, "allreduce_hook", lambda *_: seen.append("sum"))
+    hook: Any = step_times_train.Rebuilt(lambda bucket: seen.append("top"))  # type: ignore[arg-type, return-value]
+    for last in (False, True, False, True):
+        hook(Bucket(last))
+    assert seen == ["sum", "sum", "top", "top"]
 
 
 # --- A step's sleep ------------------------------------------------------------------------

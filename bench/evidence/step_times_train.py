@@ -157,6 +157,22 @@ class PeerRow:
         pass
 
 
+class Rebuilt:
+    """A hook, from DDP's second step on: in the first all gradients are one bucket, of which
+    top-k would need many times the memory. That step is an all-reduce."""
+
+    def __init__(self, hook: GradientHook) -> None:
+        self._hook = hook
+        self._is_first = True
+
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if not self._is_first:
+            return self._hook(bucket)
+        self._is_first = not bucket.is_last()
+        everybody: Any = dist.group.WORLD
+        return default_hooks.allreduce_hook(everybody, bucket)
+
+
 def hook_of(row: str) -> GradientHook | None:
     """None: DDP as it comes. ValueError: no hook does what the row says."""
     cost = cost_of(row)
@@ -165,7 +181,7 @@ def hook_of(row: str) -> GradientHook | None:
     if cost.powersgd:
         return powersgd(cost.powersgd)
     if cost.how == "gather":
-        return TopK(cost.keep)
+        return Rebuilt(TopK(cost.keep))
     if row == "fp16":
         everybody: Any = dist.group.WORLD
         return partial(default_hooks.fp16_compress_hook, everybody)
