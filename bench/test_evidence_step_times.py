@@ -23,6 +23,7 @@ from bench.evidence.step_times_plan import (
     ROWS,
     Steps,
     is_ours,
+    known_after,
     merged,
     missing,
     pin_of,
@@ -66,6 +67,11 @@ def test_a_short_step_is_taken_more_often_and_a_very_long_one_without_a_warm_up(
     seconds: float, steps: tuple[int, int]
 ) -> None:
     assert steps_of(seconds) == Steps(*steps)
+
+
+def test_rows_in_levels_first_take_steps_until_agents_know_a_new_rate() -> None:
+    assert (known_after("levels7-0.5", 0.25), known_after("levels7", 9.0)) == (20, 1)
+    assert {known_after(row, 0.25) for row in ("exact-0.5", "ddp", "topk0.1ef")} == {0}
 
 
 def test_what_is_there_is_not_measured_again() -> None:

@@ -27,6 +27,7 @@ ROW_SECONDS = 2.0  # That they take, if a step is short.
 # A step so long has no other before it: that its connections have met a slower link costs less
 # than a hundredth of it.
 LONG_SECONDS = 20.0
+KNOWN_SECONDS = 5.0  # After a change of the rate agents have measured it anew.
 MOST_SEGMENTS = 32  # Of backward: a bucket of 25 MiB is more than one of them.
 # Of the busiest direction's bytes to those of the formula: frames, TLS and acknowledgements.
 LEAST_SHARE, MOST_SHARE = 0.97, 1.1
@@ -66,6 +67,11 @@ def steps_of(seconds: float) -> Steps:
     """Of a row whose step is expected to take that."""
     measured = min(MOST_STEPS, max(LEAST_STEPS, math.ceil(ROW_SECONDS / seconds)))
     return Steps(int(seconds <= LONG_SECONDS), measured)
+
+
+def known_after(row: str, seconds: float) -> int:
+    """Steps until agents know a new rate, by which they choose how levels are coded."""
+    return math.ceil(KNOWN_SECONDS / seconds) if cost_of(row).levels else 0
 
 
 def missing(
