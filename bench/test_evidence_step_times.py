@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from bench import agent_memory
 from bench.evidence import figures, report, step_times, step_times_tables, step_times_train, tables
@@ -22,6 +23,7 @@ from bench.evidence.step_times_plan import (
     ROWS,
     Steps,
     is_ours,
+    known_after,
     merged,
     missing,
     pin_of,
@@ -67,6 +69,11 @@ def test_a_short_step_is_taken_more_often_and_a_very_long_one_without_a_warm_up(
     assert steps_of(seconds) == Steps(*steps)
 
 
+def test_rows_in_levels_first_take_steps_until_agents_know_a_new_rate() -> None:
+    assert (known_after("levels7-0.5", 0.25), known_after("levels7", 9.0)) == (20, 1)
+    assert {known_after(row, 0.25) for row in ("exact-0.5", "ddp", "topk0.1ef")} == {0}
+
+
 def test_what_is_there_is_not_measured_again() -> None:
     found = [entry("ddp", "vgg19"), entry("fp16", "vgg19"), entry("fp16", "vgg19", rate=500)]
     assert missing(found, ["ddp", "fp16"], [100.0, 500.0]) == {"ddp": [500.0]}
@@ -105,6 +112,22 @@ def test_every_row_has_a_hook_or_a_pin() -> None:
         "ddp", "ddp_buckets"]  # fmt: skip
     with pytest.raises(ValueError, match="allowed: "):
         hook_of("thc")
+
+
+class Bucket:
+    def __init__(self, last: bool) -> None:
+        self.is_last = lambda: last
+
+
+def test_ddps_first_step_which_is_one_bucket_is_not_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(default_hooks, "allreduce_hook", lambda *_: seen.append("sum"))
+    hook: Any = step_times_train.Rebuilt(lambda bucket: seen.append("top"))  # type: ignore[arg-type, return-value]
+    for last in (False, True, False, True):
+        hook(Bucket(last))
+    assert seen == ["sum", "sum", "top", "top"]
 
 
 # --- A step's sleep ------------------------------------------------------------------------

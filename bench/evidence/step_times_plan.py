@@ -18,14 +18,16 @@ from bench.exchange_layout import LEVELS_BITS
 TOPOLOGY = "chain"  # The paper's; elsewhere times are by formula.
 BUCKETS = "ddp_buckets"
 OURS = "levels7-0.5"  # Whose bound is a goal.
-# Ours first, then what is soonest over: whoever stops early has the goals' rows.
+# Ours first, then what is soonest over: whoever stops early has the goals' rows. Last is what
+# needs most memory: all ranks gather all values and indices.
 ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_fp32", "fp16", "powersgd1",
-        "powersgd2", "powersgd4", "topk0.01ef", "topk0.1ef", "ddp", BUCKETS)  # fmt: skip
+        "powersgd2", "powersgd4", "topk0.01ef", "ddp", BUCKETS, "topk0.1ef")  # fmt: skip
 LEAST_STEPS, MOST_STEPS = 2, 20  # Measured ones of a row at a rate.
 ROW_SECONDS = 2.0  # That they take, if a step is short.
 # A step so long has no other before it: that its connections have met a slower link costs less
 # than a hundredth of it.
 LONG_SECONDS = 20.0
+KNOWN_SECONDS = 5.0  # After a change of the rate agents have measured it anew.
 MOST_SEGMENTS = 32  # Of backward: a bucket of 25 MiB is more than one of them.
 # Of the busiest direction's bytes to those of the formula: frames, TLS and acknowledgements.
 LEAST_SHARE, MOST_SHARE = 0.97, 1.1
@@ -65,6 +67,11 @@ def steps_of(seconds: float) -> Steps:
     """Of a row whose step is expected to take that."""
     measured = min(MOST_STEPS, max(LEAST_STEPS, math.ceil(ROW_SECONDS / seconds)))
     return Steps(int(seconds <= LONG_SECONDS), measured)
+
+
+def known_after(row: str, seconds: float) -> int:
+    """Steps until agents know a new rate, by which they choose how levels are coded."""
+    return math.ceil(KNOWN_SECONDS / seconds) if cost_of(row).levels else 0
 
 
 def missing(

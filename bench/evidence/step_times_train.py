@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,15 @@ import pactrain
 from bench import agent_memory
 from bench.evidence import step_times_plan
 from bench.evidence.shapes import NETWORKS, Network
-from bench.evidence.step_times_plan import BUCKETS, Steps, cost_of, is_ours, pin_of, steps_of
+from bench.evidence.step_times_plan import (
+    BUCKETS,
+    Steps,
+    cost_of,
+    is_ours,
+    known_after,
+    pin_of,
+    steps_of,
+)
 from bench.exchange import SETUP_MBPS
 from bench.exchange_model import Parameters, Source, step
 from bench.exchange_rows import GradientHook, TopK, powersgd
@@ -105,6 +113,7 @@ class Paced(Parameters):
 
 
 Masks = Mapping[str, Tensor] | None
+Count = TypeVar("Count", int, Steps)
 
 
 class OurRow:
@@ -157,6 +166,22 @@ class PeerRow:
         pass
 
 
+class Rebuilt:
+    """A hook, from DDP's second step on: in the first all gradients are one bucket, of which
+    top-k would need many times the memory. That step is an all-reduce."""
+
+    def __init__(self, hook: GradientHook) -> None:
+        self._hook = hook
+        self._is_first = True
+
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if not self._is_first:
+            return self._hook(bucket)
+        self._is_first = not bucket.is_last()
+        everybody: Any = dist.group.WORLD
+        return default_hooks.allreduce_hook(everybody, bucket)
+
+
 def hook_of(row: str) -> GradientHook | None:
     """None: DDP as it comes. ValueError: no hook does what the row says."""
     cost = cost_of(row)
@@ -165,7 +190,7 @@ def hook_of(row: str) -> GradientHook | None:
     if cost.powersgd:
         return powersgd(cost.powersgd)
     if cost.how == "gather":
-        return TopK(cost.keep)
+        return Rebuilt(TopK(cost.keep))
     if row == "fp16":
         everybody: Any = dist.group.WORLD
         return partial(default_hooks.fp16_compress_hook, everybody)
@@ -231,7 +256,10 @@ class Bench:
         busy = timed.seconds[-1]  # What processors alone take, links aside.
         for rate, expected in rates.items():
             self._shape(float(rate))
-            steps = self._same(steps_of(max(busy, expected)))
+            likely = max(busy, expected)
+            steps = self._same(steps_of(likely))
+            for _ in range(self._same(known_after(row, likely))):
+                timed(self._source)
             timed.seconds.clear()
             # It takes one more than it is asked for.
             measured = self._meter.measure(timed, sum(steps) - 1)
@@ -263,7 +291,7 @@ class Bench:
                 shape(self._options.core, number, there * rate_mbps, back * rate_mbps)
         dist.barrier()
 
-    def _same(self, steps: Steps) -> Steps:
+    def _same(self, steps: Count) -> Count:
         """Rank 0's, on all ranks."""
         box = [steps]
         dist.broadcast_object_list(box, src=0)
