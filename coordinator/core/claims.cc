@@ -1,18 +1,18 @@
 // Who is believed: a state counts, and a seat is taken again, where whoever
 // says so shows that it had that seat.
 #include <algorithm>
-#include <iterator>
-#include <map>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/weakened.h"
 #include "coordinator/core/group.h"
+#include "coordinator/core/likeness.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -37,19 +37,6 @@ std::string AgainstText(const Testimony::Words& words) {
   return absl::StrCat(", and by the word of agent '",
                       absl::StrJoin(words.against, "', '"),
                       "' nobody of it can have come so far");
-}
-
-// At most eight.
-std::string NamesText(const std::set<std::string>& agents) {
-  constexpr size_t kMost = 8;
-  const auto end =
-      agents.size() > kMost ? std::next(agents.begin(), kMost) : agents.end();
-  const std::string more =
-      agents.size() > kMost
-          ? absl::StrCat(" and ", agents.size() - kMost, " more")
-          : "";
-  return absl::StrCat("agent '", absl::StrJoin(agents.begin(), end, "', '"),
-                      "'", more);
 }
 
 constexpr char kWhatToDo[] =
@@ -123,7 +110,8 @@ std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
 // A lie that its seat's secret does not show. Agents count, as each speaks for
 // all of its ranks.
 std::optional<std::string> Group::WhyRefuted(
-    const Candidate& candidate, const std::vector<Launch>& launches) const {
+    const Candidate& candidate, const std::vector<Launch>& launches,
+    const std::optional<Reached>& newest) const {
   if (!HasState(candidate) || PT_WEAKENED(ContradictedClaimsCount)) return {};
   // It waited as its newest generation was formed, with the state that it says
   // to have still; that one began with the newest state of all.
@@ -141,87 +129,55 @@ std::optional<std::string> Group::WhyRefuted(
   if (words.refuted()) {
     return absl::StrCat(Text(candidate), AgainstText(words), kWhatToDo);
   }
-  if (!IsNewest(candidate, launches)) return std::nullopt;
-  const Likeness likeness = LikenessOf(candidate, launches);
+  if (reached != newest) return std::nullopt;
+  const Likeness likeness =
+      LikenessOf(candidate, Witnesses(candidate, launches), testimony_);
   if (!likeness.refuted) return std::nullopt;
   return absl::StrCat(Text(candidate), likeness.text, kComputesWrongly);
 }
 
-// Within one lineage: equal steps make equal states, bit by bit. In a
-// generation whose state both got steps have one number, and none between two
-// numbers is of gradients unless their count says so. Before a new lineage's
-// first gradient step ranks may not have had its broadcasts yet.
-bool Group::AreComparable(const Candidate& a, const Candidate& b) const {
-  const protocol::Trainer& one = a.trainer;
-  const protocol::Trainer& other = b.trainer;
-  if (one.parameters.empty() || other.parameters.empty() ||
-      one.lineage.id != other.lineage.id) {
-    return false;
-  }
-  if (ReachedBy(a) == ReachedBy(b)) return true;
-  const auto began = testimony_.BeganWith(a);
-  if (!began || one.last_generation != other.last_generation ||
-      std::min(ReachedBy(a), ReachedBy(b)) < began->state) {
-    return false;
-  }
-  if (one.resume_step == other.resume_step) return true;
-  return one.lineage.committed == other.lineage.committed &&
-         (one.lineage.committed > began->state.first || began->has_donor);
-}
-
-Group::Likeness Group::LikenessOf(const Candidate& candidate,
-                                  const std::vector<Launch>& launches) const {
-  struct Holders {
-    std::set<std::string> agents;
-    size_t ranks = 0;
-  };
-  using Account = std::pair<uint64_t, protocol::Digest>;
-  const auto account_of = [](const Candidate& c) {
-    return Account{c.trainer.lineage.committed, c.trainer.parameters};
-  };
-  std::map<Account, Holders> accounts;
+// Of its own agent only what waits: among its ranks nobody gains by staying.
+std::vector<const Candidate*> Group::Witnesses(
+    const Candidate& candidate, const std::vector<Launch>& launches) const {
+  std::vector<const Candidate*> all;
+  std::set<uint64_t> waiting;
   for (const Launch& launch : launches) {
     for (const auto& [rank, other] : launch.by_rank) {
-      if (!HasState(other) || !AreComparable(candidate, other)) continue;
-      Holders& holders = accounts[account_of(other)];
-      holders.agents.insert(other.agent);
-      ++holders.ranks;
+      if (!HasState(other)) continue;
+      all.push_back(&other);
+      if (!contested_.empty()) waiting.insert(other.trainer.attach_id.hi);
     }
   }
-  Likeness likeness;
-  const Account own = account_of(candidate);
-  const Holders mine = accounts[own];
-  if (accounts.size() < 2 || PT_WEAKENED(OtherParametersCount)) return likeness;
-  likeness.text = ", and others hold other parameters after the same steps:";
-  for (const auto& [account, holders] : accounts) {
-    absl::StrAppend(&likeness.text, account == own ? " it has " : " ",
-                    account == own ? "" : NamesText(holders.agents),
-                    account == own ? "" : " ", account.second.Short(),
-                    " after ", account.first, ";");
-    if (account == own) continue;
-    // Within the same agents ranks count.
-    const bool same = holders.agents == mine.agents;
-    const size_t most = same ? holders.ranks : holders.agents.size();
-    const size_t own_most = same ? mine.ranks : mine.agents.size();
-    likeness.refuted |= most > own_most;
-    likeness.disputed |= most == own_most;
+  for (const auto& [id, other] : contested_) {
+    if (other.agent != candidate.agent && !waiting.contains(id)) {
+      all.push_back(&other);
+    }
   }
-  likeness.text.pop_back();
-  return likeness;
+  return all;
 }
 
-bool Group::IsNewest(const Candidate& candidate,
-                     const std::vector<Launch>& launches) {
-  return ReachedBy(candidate) ==
-         NewestReturned(launches, candidate.trainer.lineage.id);
+void Group::Contest(const std::vector<Launch>& launches) {
+  for (const Launch& launch : launches) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      const uint64_t id = candidate.trainer.attach_id.hi;
+      if (!HasState(candidate) ||
+          (contested_.size() >= static_cast<size_t>(protocol::kMaxRanks) &&
+           !contested_.contains(id))) {
+        continue;
+      }
+      contested_.insert_or_assign(id, candidate);
+    }
+  }
 }
 
-bool Group::SettleClaims(const std::vector<Launch>& launches, Context& c) {
+bool Group::SettleClaims(const std::vector<Launch>& launches,
+                         const protocol::Digest& lineage, Context& c) {
+  const auto newest = NewestReturned(launches, lineage);
   std::vector<Membership::Refusal> refuted;
   std::vector<Candidate> out;
   for (const Launch& launch : launches) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (const auto why = WhyRefuted(candidate, launches)) {
+      if (const auto why = WhyRefuted(candidate, launches, newest)) {
         refuted.push_back({candidate, *why});
         out.push_back(candidate);
       }
@@ -232,7 +188,8 @@ bool Group::SettleClaims(const std::vector<Launch>& launches, Context& c) {
   }
   membership_.Remove(out);
   Refuse(refuted, c);
-  const auto dispute = FirstDispute(launches);
+  const auto dispute = FirstDispute(launches, lineage);
+  if (dispute && dispute->of_parameters) Contest(launches);
   const std::string text = dispute ? dispute->text : "";
   if (!text.empty() && text != dispute_told_) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", text));
@@ -242,23 +199,25 @@ bool Group::SettleClaims(const std::vector<Launch>& launches, Context& c) {
 }
 
 std::optional<Group::Dispute> Group::FirstDispute(
-    const std::vector<Launch>& launches) const {
+    const std::vector<Launch>& launches,
+    const protocol::Digest& lineage) const {
+  const auto newest = NewestReturned(launches, lineage);
   std::optional<Dispute> settled;
   for (const Launch& launch : launches) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (!HasState(candidate) || !IsNewest(candidate, launches)) continue;
-      const Likeness likeness = LikenessOf(candidate, launches);
+      if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
+      const Likeness likeness =
+          LikenessOf(candidate, Witnesses(candidate, launches), testimony_);
       if (likeness.disputed && !likeness.refuted) {
         return Dispute{
             absl::StrCat(
                 Text(candidate), likeness.text,
                 ". A node computes wrongly, or an agent says what is not so, "
                 "and none is believed alone: nothing is formed. Find out "
-                "which, and end its ranks, or put it out (pactrain-admin evict "
-                "AGENT), before the others give up (PACTRAIN_ATTACH_TIMEOUT); "
-                "or start all ranks again from the last checkpoint, with "
+                "which, and put it out: pactrain-admin evict AGENT; or start "
+                "all ranks again from the last checkpoint, with "
                 "PACTRAIN_REPLACE=1"),
-            true};
+            /*is_open=*/true, /*of_parameters=*/true};
       }
       const Testimony::Words words = testimony_.On(candidate);
       if (words.against.empty()) continue;

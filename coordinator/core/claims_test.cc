@@ -201,7 +201,7 @@ TEST_F(ClaimsTest, ParametersOfALostJournalAreHeldAgainstEachOther) {
   Return("b", 1, 7, 1, 3);
   Return("c", 2, 7, 1, 3);
   EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
-              HasSubstr("after the same steps: agent 'b', 'c'"));
+              HasSubstr("it has 00000000 after 7; agent 'b', 'c' 00000000"));
   t_.parameters = {};
   t_.Join("a", 0, 3);
   t_.Advance(absl::Seconds(1));

@@ -28,6 +28,8 @@ std::string NamesOf(const std::map<std::string, Value>& map) {
 // The step that it had voted for last stays unknown: its word is not asked.
 void Group::Expel(const std::string& agent, const std::string& reason,
                   Context& c) {
+  std::erase_if(contested_,
+                [&](const auto& entry) { return entry.second.agent == agent; });
   if (!generation_) return;
   testimony_.Forget(agent);
   bool was_member = false, waited = false;

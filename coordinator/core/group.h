@@ -153,31 +153,26 @@ class Group {
   // Why a proven state is not believed: most agents of its generation say
   // otherwise, or the journal does. Nothing: it may be.
   std::optional<std::string> WhyRefuted(
+      const Candidate& candidate, const std::vector<Launch>& launches,
+      const std::optional<Reached>& newest) const;
+  // Whose words on parameters are held against the candidate's: of all that
+  // wait, and of those that have not waited on in a dispute.
+  std::vector<const Candidate*> Witnesses(
       const Candidate& candidate, const std::vector<Launch>& launches) const;
-  // What one says of its parameters beside what others say of theirs, who have
-  // come equally far; agents count. Who says nothing is not judged, and is no
-  // donor beside one that does.
-  struct Likeness {
-    bool refuted = false;   // More hold others.
-    bool disputed = false;  // As many do.
-    std::string text;       // Who holds which; empty: all hold the same.
-  };
-  Likeness LikenessOf(const Candidate& candidate,
-                      const std::vector<Launch>& launches) const;
-  bool AreComparable(const Candidate& a, const Candidate& b) const;
-  static bool IsNewest(const Candidate& candidate,
-                       const std::vector<Launch>& launches);
+  void Contest(const std::vector<Launch>& launches);
   // The newest state that is claimed, where others say otherwise; open: it is
   // one's word against another's, so none is gone on from.
   struct Dispute {
     std::string text;
     bool is_open = false;
+    bool of_parameters = false;
   };
-  std::optional<Dispute> FirstDispute(
-      const std::vector<Launch>& launches) const;
+  std::optional<Dispute> FirstDispute(const std::vector<Launch>& launches,
+                                      const protocol::Digest& lineage) const;
   // Whose claims are refuted is out, and who differs is named. False: nothing
   // can be formed by what is left now.
-  bool SettleClaims(const std::vector<Launch>& launches, Context& c);
+  bool SettleClaims(const std::vector<Launch>& launches,
+                    const protocol::Digest& lineage, Context& c);
 
   // lineage.cc: whose state the job's is.
   bool IsOver(const protocol::Digest& lineage) const;
@@ -310,6 +305,10 @@ class Group {
   Unreached unreached_;  // In the newest generation.
   Testimony testimony_;
   std::string dispute_told_;
+  // Claims that differ from others of their step, by what all attaches of a
+  // trainer have in common. Who gives up waiting is no reason to believe the
+  // others: they stay until an operator has put one out, or the state is void.
+  std::map<uint64_t, Candidate> contested_;
   // Generations one after the other, without a committed step, in which these
   // members did not reach each other.
   std::map<AgentPair, int> apart_;

@@ -24,9 +24,12 @@ using protocol::StartGeneration;
 
 namespace {
 
-bool AnyHasState(const Launch& launch) {
-  return std::any_of(launch.by_rank.begin(), launch.by_rank.end(),
-                     [](const auto& entry) { return HasState(entry.second); });
+// Null: nobody of it does.
+const Candidate* FirstWithState(const Launch& launch) {
+  const auto it =
+      std::find_if(launch.by_rank.begin(), launch.by_rank.end(),
+                   [](const auto& entry) { return HasState(entry.second); });
+  return it == launch.by_rank.end() ? nullptr : &it->second;
 }
 
 // Attach ids are random, so there is no other one with this id. It tells the
@@ -84,7 +87,9 @@ void Group::TryFormNew(Context& c) {
         c);
     return;  // End() formed it.
   }
-  if (!generation_ && AnyHasState(*launch)) return TryFormUnknown(*launch, c);
+  if (!generation_ && FirstWithState(*launch) != nullptr) {
+    return TryFormUnknown(*launch, c);
+  }
   detached_.clear();
   Form(LineupOf(*launch), c);
 }
@@ -190,6 +195,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
   testimony_.Begin(*generation_);
+  contested_.clear();
   if (!PT_WEAKENED(GenerationNotJournaled)) {
     c.effects.records.push_back(GenerationFormed{*generation_, {}});
     if (!PT_WEAKENED(LeftBehindNotJournaled)) {
@@ -284,8 +290,9 @@ std::string Group::WaitingReason(const Context& c) const {
   if (c.read_only)
     return "the coordinator's journal cannot be written; see its log";
   const Seats::Seat* held = Holds(*launch, c);
-  if (held == nullptr && !generation_ && AnyHasState(*launch)) {
-    const auto dispute = FirstDispute({*launch});
+  if (const Candidate* first = FirstWithState(*launch);
+      first != nullptr && !generation_) {
+    const auto dispute = FirstDispute({*launch}, first->trainer.lineage.id);
     if (dispute && dispute->is_open) return dispute->text;
   }
   if (held == nullptr) return "forming a generation";

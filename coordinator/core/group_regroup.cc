@@ -179,7 +179,8 @@ void Group::TryRegroup(Context& c) {
     }
   }
   if (!IsAwaited(MakeRemains(c))) {
-    if (!SettleClaims(membership_.launches(), c)) return;
+    if (!SettleClaims(membership_.launches(), generation_->lineage.id, c))
+      return;
     KeepOut(unreached_.Settle(), c);
     Part(c);
   }
@@ -332,7 +333,8 @@ std::string Group::RegroupReason(const Context& c) const {
   }
   const Remains remains = MakeRemains(c);
   if (!IsAwaited(remains)) {
-    const auto dispute = FirstDispute(membership_.launches());
+    const auto dispute =
+        FirstDispute(membership_.launches(), generation_->lineage.id);
     if (dispute && dispute->is_open) return dispute->text;
   }
   return MakeNextLineup(membership_.launches(), remains).waiting;

@@ -186,6 +186,7 @@ void Group::EndLineage(std::string how, Context& c) {
                               Text(generation_->lineage),
                               " is over: ", end.how));
   if (!PT_WEAKENED(EndOfLineageNotJournaled)) c.effects.records.push_back(end);
+  contested_.clear();
   ended_lineages_.insert(ended_lineages_.begin(), std::move(end));
   if (ended_lineages_.size() > kMaxHistory) ended_lineages_.pop_back();
 }
@@ -297,7 +298,7 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
     others.push_back(candidate);
   }
   if (!others.empty()) return membership_.Remove(others);
-  if (!SettleClaims({launch}, c)) return;
+  if (!SettleClaims({launch}, lineage.id, c)) return;
   Remains remains;
   remains.lineage = lineage.id;
   remains.on_shrink = newest->trainer.on_shrink;

@@ -4,6 +4,7 @@
 #define PACTRAIN_COORDINATOR_CORE_TEST_REGROUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,73 @@ class RegroupTest : public ::testing::Test {
   }
 
   TestCluster t_;
+};
+
+// Members that lie of their own seats: the proof is good, and the state is not.
+class LyingMemberTest : public RegroupTest {
+ protected:
+  // Agents a (ranks 0, 1), b (2) and c (3), each of a site.
+  void StartThree() {
+    t_.on_shrink = protocol::OnShrink::kContinue;
+    t_.Connect("a", "x");
+    t_.Connect("b", "y");
+    t_.Connect("c", "z");
+    for (uint32_t rank : {0, 1}) t_.Join("a", rank, 4);
+    t_.Join("b", 2, 4);
+    t_.Join("c", 3, 4);
+    t_.Clear();
+  }
+  // Its generation has ended there; its ranks come back after `next` steps.
+  void ComeBack(const std::string& agent, uint64_t next) {
+    for (uint32_t rank : RanksOf(agent)) {
+      t_.Leave(agent, rank, "it ended", true);
+    }
+    for (uint32_t rank : RanksOf(agent)) Return(agent, rank, next);
+  }
+  // All after `next` steps, with these parameters.
+  void ComeBackWith(const std::string& agent, uint64_t parameters,
+                    uint64_t next = 7) {
+    t_.parameters = {parameters, parameters};
+    ComeBack(agent, next);
+    t_.parameters = {};
+  }
+  // Rank 3, after so many steps of gradients, and of all.
+  void ComeBackAfter(uint64_t committed, uint64_t steps) {
+    t_.Leave("c", 3, "it ended", true);
+    t_.lineage = {t_.LineageOf(1), committed};
+    t_.resume_step = Newest().base_step + steps;
+    t_.Join("c", 3, 4);
+  }
+  // It has voted for so many steps, and lost a trainer.
+  void LastWord(const std::string& agent, uint64_t steps) {
+    protocol::StepReport report;
+    report.group = t_.group;
+    report.generation = 1;
+    report.committed_count = steps;
+    report.committed_step = Newest().base_step + steps - 1;
+    t_.Say(agent, protocol::AgentMessage(protocol::LocalTrainers{
+                      t_.group, 0, {}, {}, {}, report}));
+  }
+  void Die(const std::string& agent, uint64_t steps) {
+    LastWord(agent, steps);
+    for (uint32_t rank : RanksOf(agent)) {
+      t_.Leave(agent, rank, "killed by signal 9");
+    }
+  }
+  std::string Waiting(const std::string& agent) const {
+    const auto waiting = t_.Got<protocol::GroupWaiting>(agent);
+    return waiting ? waiting->reason : "";
+  }
+  void Evict(const std::string& agent) {
+    t_.Act(t_.state().Expel(agent, std::nullopt, "evicted", t_.now()));
+    t_.Advance(absl::Seconds(1));
+  }
+
+ private:
+  static std::vector<uint32_t> RanksOf(const std::string& agent) {
+    if (agent == "a") return {0, 1};
+    return {agent == "b" ? 2u : 3u};
+  }
 };
 
 }  // namespace pactrain::coordinator
