@@ -284,7 +284,12 @@ def shapes_goal(evidence: Evidence) -> Goal:
     if not over:
         return Goal(text, f"<= {MOST_OVER_BOUND} x", "not run yet", None)
     worst = max(over, key=lambda network: over[network])
-    said = (f"worst {over[worst]:.3f} x ({NETWORKS[worst].title}), median "
+    entry = evidence.timed(worst, OURS, 100.0)
+    assert entry is not None  # Else it was not in over_bound().
+    # Nothing is sooner than the work that all sites' trainers and agents share here.
+    alone = over[worst] * entry["machine_cpu_seconds"] / entry["processors"] / entry["seconds"]
+    said = (f"worst {over[worst]:.3f} x ({NETWORKS[worst].title}), of which this machine's "
+            f"{entry['processors']} processors, which all sites share, need {alone:.2f} x; median "
             f"{median(over.values()):.3f} x, {len(over)} of {len(NETWORKS)} networks")  # fmt: skip
     met = over[worst] <= MOST_OVER_BOUND
     decided = not met or len(over) == len(NETWORKS)
