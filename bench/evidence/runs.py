@@ -25,7 +25,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -36,7 +36,7 @@ import pactrain
 from bench.evidence import chosen
 from bench.evidence.jobs import training
 from bench.evidence.scale import Speeds, read_speeds
-from bench.evidence.simulator import Bucket, Coding, Pipes, simulate
+from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import pin_of
 from bench.evidence.steps import read_pieces, read_targets, versions
 from bench.evidence.times import COSTS, PACKED_ABOVE_MBPS
@@ -53,7 +53,7 @@ from bench.topologies import Topology, topologies
 RESULT = ROOT / "bench" / "results" / "evidence" / "runs.json"
 OUT = ROOT / "out" / "report-runs.json"
 # By row, Mbps of the slowest direction: a step then waits for links longer than it computes.
-RATES_MBPS = {"levels7-0.5": 0.5, "ddp": 5.0}
+RATES_MBPS = {"levels7-0.5": 1.0, "ddp": 10.0}
 COMPUTE_SECONDS = 0.25
 # An idle link sends a packet or two at once, not a whole step; and none is lost that waits.
 BURST_BYTES, WAIT = 4096, "2s"
@@ -195,16 +195,18 @@ class Predicted:
 
 
 def predict(piece: Piece, row: str, layout: Layout, speeds: Speeds) -> Predicted:
-    """By the bytes that the virtual workers sent."""
+    """By the bytes that the virtual workers sent.
+
+    An agent fills TLS's records before it sends them, and a record is of use once it is whole:
+    so frames in levels, which are small, travel together.
+    """
     asked, cost = asked_mbps(layout, row), COSTS[row]
     kept = round(piece["keep"] * piece["elements"])
+    bits = cost.element_bits(layout.slowest(asked))
     if cost.levels and layout.slowest(asked) <= PACKED_ABOVE_MBPS:
-        coding = Coding(8 * piece["bytes_per_element"] / piece["keep"],
-                        speeds.encode, speeds.decode)  # fmt: skip
-    elif cost.levels:
-        coding = Coding(cost.element_bits(layout.slowest(asked)), speeds.encode, speeds.decode)
-    else:
-        coding = Coding()
+        bits = 8 * piece["bytes_per_element"] / piece["keep"]
+    coding = Coding(bits, speeds.encode, speeds.decode) if cost.levels else Coding(bits)
+    coding = replace(coding, merged=max(1, round(8 * RECORD_BYTES / coding.frame / bits)))
     sent = layout.tree_crossings * kept * coding.bits / 8
     pipes = Pipes(layout, asked, layout.hosts)
     return Predicted(
