@@ -55,8 +55,8 @@ OUT = ROOT / "out" / "report-runs.json"
 # By row, Mbps of the slowest direction: a step then waits for links longer than it computes.
 RATES_MBPS = {"levels7-0.5": 1.0, "ddp": 10.0}
 COMPUTE_SECONDS = 0.25
-# An idle link sends a packet or two at once, not a whole step; and none is lost that waits.
-BURST_BYTES, WAIT = 4096, "2s"
+# An idle link sends one packet at once, not a whole step; and none is lost that waits.
+BURST_BYTES, WAIT = 1600, "2s"
 MOST_OFF = 0.10
 
 Found = Mapping[str, Any]
@@ -89,6 +89,7 @@ class Trainer(Run):
         )
         self._model.get_submodule("bytes").register_forward_hook(self._forward)
         self.modes: set[str] = set()
+        self.first_step = self.wrapped.session.next_step
         self.seconds: list[float] = []  # Of each step, from the end of an exchange to the next.
         self.late: list[float] = []  # By how much its computing took longer than it may.
         self.evaluating = 0.0
@@ -137,7 +138,7 @@ class Trainer(Run):
             "curve": self._curve, "seconds_of_steps": [round(s, 4) for s in self.seconds],
             "late_share": sum(late > 0 for late in self.late) / len(self.late),
             "late_seconds": sum(self.late), "evaluating_seconds": self.evaluating,
-            "modes": sorted(self.modes),
+            "modes": sorted(self.modes), "first_step": self.first_step,
         }  # fmt: skip
 
 

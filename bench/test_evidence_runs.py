@@ -1,0 +1,141 @@
+"""Real trainings beside steps times seconds per step; the runs themselves are report-runs' own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.evidence import run_tables, runs
+from bench.evidence.scale import Speeds
+from bench.exchange_layout import PAYLOAD_SHARE
+from bench.topologies import topologies
+
+ROW = "levels7-0.5"
+PIECE = {"keep": 0.5, "elements": 400_000, "bytes_per_element": 0.125, "rate_factor": 1.0}
+CHAIN, CLUSTER = topologies()["chain"].layout, topologies()["cluster"].layout
+
+
+def found(topology: str, row: str = ROW, steps: int | None = 100, seconds: float = 1.0) -> Any:
+    """A run that was to take 100 steps of a second."""
+    return {
+        "topology": topology, "row": row, "committed_steps": 100, "steps": steps,
+        "simulated": 1.0, "formula": 0.9, "compute_seconds": 0.25, "link_mbps": [[1.0, 1.0]],
+        "seconds_of_steps": [seconds] * 120, "late_share": 0.01, "processors_busy": 0.5,
+        "machine": "this", "commit": "abc",
+    }  # fmt: skip
+
+
+def all_of(**changed: Any) -> list[Any]:
+    return [found(name, **changed) for name in topologies()]
+
+
+def test_the_formula_is_compute_and_then_the_virtual_workers_bytes() -> None:
+    rate = runs.RATES_MBPS[ROW] * 1e6
+    on_link = 0.125 * 400_000 * 8 / (PAYLOAD_SHARE * rate)
+    predicted = runs.predict(PIECE, ROW, CHAIN, Speeds())
+    assert predicted.formula == pytest.approx(runs.COMPUTE_SECONDS + on_link)
+    # A first record that nothing goes down beside, and headers.
+    assert on_link < predicted.simulated - runs.COMPUTE_SECONDS < 1.5 * on_link
+
+
+def test_a_fast_clusters_step_is_compute() -> None:
+    predicted = runs.predict(PIECE, ROW, CLUSTER, Speeds())
+    assert predicted.simulated == pytest.approx(runs.COMPUTE_SECONDS, rel=0.01)
+
+
+@pytest.mark.parametrize("topology", topologies().values(), ids=lambda one: one.name)
+def test_the_slowest_direction_has_the_rows_rate(topology: Any) -> None:
+    layout = topology.layout
+    asked = runs.asked_mbps(layout, ROW)
+    wanted = layout.own_mbps or runs.RATES_MBPS[ROW]
+    assert layout.slowest(asked) == pytest.approx(wanted)
+
+
+def test_seconds_are_those_until_the_target_and_no_longer() -> None:
+    one = found("chain", steps=108)
+    assert runs.seconds_to_target(one) == 108
+    assert (runs.steps_ratio(one), runs.seconds_ratio(one)) == (1.08, 1.08)
+    assert runs.is_within(one)
+    assert not runs.is_within(found("chain", seconds=1.11))
+    assert not runs.is_within(found("chain", seconds=0.89))
+
+
+def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
+    said = runs.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
+    assert said == {
+        "runs": 2, "worst_steps_ratio": 0.8, "worst_seconds_ratio": 0.56,
+        "topologies": ["chain", "star"], "outside": [f"star, {ROW}"],
+    }  # fmt: skip
+
+
+def test_who_did_not_arrive_is_outside_and_never_averaged_away() -> None:
+    said = runs.summary([found("chain"), found("star", steps=None)])
+    assert said["worst_steps_ratio"] is said["worst_seconds_ratio"] is None
+    assert said["outside"] == [f"star, {ROW}"]
+    assert "not reached / 100" in run_tables.runs_table([found("star", steps=None)])
+
+
+def test_nothing_run_has_a_last_line_and_a_table() -> None:
+    assert runs.summary([])["runs"] == 0
+    assert run_tables.runs_goal([]).met is None
+    assert run_tables.runs_table([]).count("not run yet") == 8 * len(topologies())
+
+
+def test_the_goal_needs_every_topology_and_every_run_near() -> None:
+    assert run_tables.runs_goal(all_of()).met is True
+    assert run_tables.runs_goal(all_of()[1:]).met is None
+    far = run_tables.runs_goal([*all_of()[1:], found("asymmetric", seconds=1.2)])
+    assert far.met is False
+    assert "outside: asymmetric" in far.value
+
+
+def test_a_run_takes_the_place_of_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RESULT", tmp_path / "runs.json")
+    for one in (found("star", row="ddp"), found("star"), found("chain"), found("star", steps=90)):
+        runs.record(one)
+    there = [(one["row"], one["topology"], one["steps"]) for one in runs.read_runs()]
+    assert there == [(ROW, "chain", 100), (ROW, "star", 90), ("ddp", "star", 100)]
+
+
+@pytest.mark.parametrize(("again", "made"), [(False, ["star"]), (True, ["chain", "star"])])
+def test_what_is_there_is_not_run_again(
+    again: bool, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RESULT", tmp_path / "runs.json")
+    monkeypatch.setattr(runs, "ByteTransformer", Nothing)
+    monkeypatch.setattr(runs, "pieces_of", lambda rows: dict.fromkeys(rows, PIECE))
+    ran: list[str] = []
+
+    def run(topology: Any, row: str, piece: Any) -> Any:
+        ran.append(topology.name)
+        return found(topology.name, row)
+
+    monkeypatch.setattr(runs, "run", run)
+    runs.record(found("chain"))
+    runs.measure(["chain", "star"], [ROW], again)
+    assert ran == made
+
+
+class Nothing:
+    """In place of a workload: nothing to pre-train."""
+
+    def pretrained(self, say: Any) -> None: ...
+
+
+@pytest.mark.parametrize("argument", ["--topologies=chain,ring", "--rows=levels7-0.5,thc"])
+def test_an_unknown_name_is_refused(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.main([argument]) == 2
+    assert "allowed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("one", runs.read_runs(), ids=lambda one: f"{one['topology']}-{one['row']}")
+def test_committed_runs_are_held_to_the_committed_steps(one: Any) -> None:
+    piece = runs.pieces_of([one["row"]])[one["row"]]
+    assert one["committed_steps"] == runs.steps_of(piece, runs.target())
+    assert one["steps"] == runs.steps_of(one, runs.target())
+    assert json.loads(json.dumps(one)) == one
