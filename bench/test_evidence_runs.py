@@ -67,7 +67,7 @@ def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
     said = runs.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
     assert said == {
         "runs": 2, "worst_steps_ratio": 0.8, "worst_seconds_ratio": 0.56,
-        "topologies": ["chain", "star"], "outside": [f"star, {ROW}"],
+        "topologies": ["chain", "star"], "outside": [f"star, {ROW}"], "twins_equal": None,
     }  # fmt: skip
 
 
@@ -102,12 +102,34 @@ def test_a_run_takes_the_place_of_an_older_one(
     assert there == [(ROW, "chain", 100), (ROW, "star", 90), ("ddp", "star", 100)]
 
 
+def test_only_the_chains_runs_have_a_twin_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RESULT", tmp_path / "runs.json")
+    own = {"curve": [[10, -2.5]], "seed": 1, "rate_factor": 1.0, "first_step": 2}
+    for topology in ("chain", "star"):
+        runs.record(found(topology) | own)
+    asked: list[tuple[Any, ...]] = []
+
+    def curve(*what: Any) -> Any:
+        asked.append(what)
+        return [(10, -2.5)]
+
+    monkeypatch.setattr(runs.job_twin, "curve", curve)
+    runs.note_twins()
+    runs.note_twins()
+    assert asked == [(ROW, 1, runs.target(), 1.0, 2)]
+    assert [one.get("twin_is_equal") for one in runs.read_runs()] == [True, None]
+    assert runs.summary(runs.read_runs())["twins_equal"] is True
+
+
 @pytest.mark.parametrize(("again", "made"), [(False, ["star"]), (True, ["chain", "star"])])
 def test_what_is_there_is_not_run_again(
     again: bool, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "RESULT", tmp_path / "runs.json")
     monkeypatch.setattr(runs, "ByteTransformer", Nothing)
+    monkeypatch.setattr(runs, "note_twins", lambda: None)
     monkeypatch.setattr(runs, "pieces_of", lambda rows: dict.fromkeys(rows, PIECE))
     ran: list[str] = []
 

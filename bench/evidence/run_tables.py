@@ -62,9 +62,13 @@ def runs_words(runs: Sequence[Found]) -> str:
     busy = [100 * found["processors_busy"] for found in runs]
     late = 100 * max(found["late_share"] for found in runs)
     commits = ", ".join(sorted({found["commit"] for found in runs}))
+    equal = [found["row"] for found in runs if found.get("twin_is_equal")]
+    twin = ("" if not equal else " With the step numbers of the chain's job, and elements in its "
+            "bucket's order, virtual workers get the real curve bit for bit: "
+            f"{', '.join(map(_title, equal))}.")  # fmt: skip
     return (f"{machines}, busy for {min(busy):.0f} to {max(busy):.0f} % of the time, with other work, too. "
             f"Computing took longer than it may in at most {late:.1f} % of rank 0's steps. "
-            f"Commit {commits}.")  # fmt: skip
+            f"Commit {commits}.{twin}")  # fmt: skip
 
 
 def runs_goal(runs: Sequence[Found]) -> Goal:

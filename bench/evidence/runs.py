@@ -14,7 +14,8 @@ All ranks evaluate, of equal weights, so all stop at the same step; that time is
 
 Needs root, PACTRAIN_DATA and some minutes for each; a run that is there is not made again (but
 with --again). Ends with a line of JSON, also in out/report-runs.json: {"runs",
-"worst_steps_ratio", "worst_seconds_ratio", "topologies", "outside"}.
+"worst_steps_ratio", "worst_seconds_ratio", "topologies", "outside", "twins_equal"}. A twin is
+the chain's job once more, by virtual workers: bench/evidence/job_twin.py.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
-from bench.evidence import chosen
+from bench.evidence import chosen, job_twin
 from bench.evidence.jobs import training
 from bench.evidence.scale import Speeds, read_speeds
 from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
-from bench.evidence.step_times_plan import pin_of
+from bench.evidence.step_times_plan import TOPOLOGY, pin_of
 from bench.evidence.steps import read_pieces, read_targets, versions
 from bench.evidence.times import COSTS, PACKED_ABOVE_MBPS
 from bench.evidence.train import Run, crossing, flat
@@ -280,6 +281,11 @@ def is_within(found: Found) -> bool:
     return max(off(steps_ratio(found)), off(seconds_ratio(found))) <= MOST_OFF
 
 
+def twins_equal(runs: Sequence[Found]) -> list[bool]:
+    """Of those that have a twin."""
+    return [one["twin_is_equal"] for one in runs if "twin_is_equal" in one]
+
+
 def summary(runs: Sequence[Found]) -> dict[str, Any]:
     """The last line; a worst ratio is None where a run did not arrive, or none is there."""
 
@@ -293,6 +299,7 @@ def summary(runs: Sequence[Found]) -> dict[str, Any]:
         "worst_seconds_ratio": worst([seconds_ratio(one) for one in runs]),
         "topologies": sorted({one["topology"] for one in runs}),
         "outside": [f"{one['topology']}, {one['row']}" for one in runs if not is_within(one)],
+        "twins_equal": all(twins) if (twins := twins_equal(runs)) else None,
     }
 
 
@@ -319,6 +326,18 @@ def words(found: Found) -> str:
             f"{found['committed_steps']} x {found['simulated']:.3f} s")  # fmt: skip
 
 
+def note_twins() -> None:
+    """Of runs in the chain: whether the job's virtual twin has the very same curve."""
+    for found in read_runs():
+        if found["topology"] == TOPOLOGY and "twin_is_equal" not in found:
+            curve = job_twin.curve(found["row"], found["seed"], target(), found["rate_factor"],
+                                   found["first_step"])  # fmt: skip
+            equal = [list(point) for point in curve] == found["curve"]
+            record({**found, "twin_is_equal": equal})
+            print(f"{TOPOLOGY}, {found['row']}: its virtual twin's curve is "
+                  f"{'the same' if equal else 'another'}", flush=True)  # fmt: skip
+
+
 def measure(names: Sequence[str], rows: Sequence[str], again: bool) -> None:
     there = set() if again else {(one["topology"], one["row"]) for one in read_runs()}
     pieces = pieces_of(rows)
@@ -329,6 +348,7 @@ def measure(names: Sequence[str], rows: Sequence[str], again: bool) -> None:
                 found = run(topologies()[name], row, pieces[row])
                 record(found)
                 print(words(found), flush=True)
+    note_twins()
 
 
 def main(argv: Sequence[str]) -> int:
