@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.evidence import run_tables, runs
+from bench.evidence import job_twin, run_tables, runs
 from bench.evidence.scale import Speeds
 from bench.exchange_layout import PAYLOAD_SHARE
 from bench.topologies import topologies
@@ -115,7 +115,7 @@ def test_only_the_chains_runs_have_a_twin_and_once(
         asked.append(what)
         return [(10, -2.5)]
 
-    monkeypatch.setattr(runs.job_twin, "curve", curve)
+    monkeypatch.setattr(job_twin, "curve", curve)
     runs.note_twins()
     runs.note_twins()
     assert asked == [(ROW, 1, runs.target(), 1.0, 2)]

@@ -66,8 +66,8 @@ def runs_words(runs: Sequence[Found]) -> str:
     twin = ("" if not equal else " With the step numbers of the chain's job, and elements in its "
             "bucket's order, virtual workers get the real curve bit for bit: "
             f"{', '.join(map(_title, equal))}.")  # fmt: skip
-    return (f"{machines}, busy for {min(busy):.0f} to {max(busy):.0f} % of the time, with other work, too. "
-            f"Computing took longer than it may in at most {late:.1f} % of rank 0's steps. "
+    return (f"{machines}, busy for {min(busy):.0f} to {max(busy):.0f} % of the time, with "
+            f"other work, too. Computing took longer than it may in at most {late:.1f} % of rank 0's steps. "
             f"Commit {commits}.{twin}")  # fmt: skip
 
 

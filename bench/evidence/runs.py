@@ -101,14 +101,14 @@ class Trainer(Run):
             return None
         whole = torch.zeros(self._weights.numel(), dtype=torch.bool)
         whole[self._kept] = True
-        parts = whole.split([p.numel() for p in self._model.parameters()])
+        parts = torch.split(whole, [p.numel() for p in self._model.parameters()])
         named = self._model.named_parameters()
         return {name: part.view(p.shape) for (name, p), part in zip(named, parts, strict=True)}
 
     def _forward(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         """Backward comes here last; the bucket waits for it."""
         if output.requires_grad:
-            output.register_hook(self._pace)
+            output.register_hook(self._pace)  # type: ignore[no-untyped-call]
 
     def _pace(self, gradient: Tensor) -> None:
         left = self._since + COMPUTE_SECONDS - time.monotonic()
@@ -164,7 +164,7 @@ def be_rank(told: Told) -> None:
 
 
 def pieces_of(rows: Sequence[str]) -> dict[str, Piece]:
-    """The virtual workers', at the rate that was chosen for each row. ValueError: one is missing."""
+    """The virtual workers', at each row's chosen rate. ValueError: one is missing."""
     pieces, targets = read_pieces([ByteTransformer.name]), read_targets()
     taken, _ = split(pieces, best_factors(pieces, targets))
     found = {row: taken.get((ByteTransformer.name, row, FIRST_SEED)) for row in rows}
