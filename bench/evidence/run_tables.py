@@ -67,8 +67,8 @@ def runs_words(runs: Sequence[Found]) -> str:
             "bucket's order, virtual workers get the real curve bit for bit: "
             f"{', '.join(map(_title, equal))}.")  # fmt: skip
     return (f"{machines}, busy for {min(busy):.0f} to {max(busy):.0f} % of the time, with "
-            f"other work, too. Computing took longer than it may in at most {late:.1f} % of rank 0's steps. "
-            f"Commit {commits}.{twin}")  # fmt: skip
+            "other work, too. Computing took longer than it may in at most "
+            f"{late:.1f} % of rank 0's steps. Commit {commits}.{twin}")  # fmt: skip
 
 
 def runs_goal(runs: Sequence[Found]) -> Goal:
