@@ -220,42 +220,56 @@ def predict(piece: Piece, row: str, layout: Layout, speeds: Speeds) -> Predicted
 # --- A run ---------------------------------------------------------------------------------
 
 
+class Usage:
+    """Of the links and the processors, from now on."""
+
+    def __init__(self, core: str, links: int) -> None:
+        self._core, self._links = core, links
+        self._began, self._worked = time.monotonic(), Processors.now().worked
+        self._sent = self._payload()
+
+    def _payload(self) -> list[int]:
+        return [counter.payload for counter in shaped_counters(self._core, self._links)]
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def found(self, steps: int) -> dict[str, Any]:
+        """`link_bytes`: payload of a step, of each link there and back."""
+        wall, worked = self.seconds(), Processors.now().worked - self._worked
+        sent = [after - before for before, after in zip(self._sent, self._payload(), strict=True)]
+        return {
+            "link_bytes": [round(payload / steps, 1) for payload in sent],
+            "wall_seconds": round(wall, 1),
+            "processors_busy": round(worked / wall / (os.cpu_count() or 1), 3),
+        }
+
+
 def run(topology: Topology, row: str, piece: Piece) -> dict[str, Any]:
     """ProcessError, TestbedError: something failed."""
     layout, told = topology.layout, Told(row, FIRST_SEED, piece["rate_factor"], target())
-    predicted = predict(piece, row, layout, read_speeds())
-    asked, committed = asked_mbps(layout, row), steps_of(piece, told.target)
+    asked = asked_mbps(layout, row)
+    known = {
+        "topology": topology.name, "row": row, "seed": told.seed, "rate_factor": told.rate_factor,
+        "link_mbps": layout.link_rates(asked), "compute_seconds": COMPUTE_SECONDS,
+        "committed_steps": steps_of(piece, told.target),
+        **asdict(predict(piece, row, layout, read_speeds())),
+        "load_before": round(os.getloadavg()[0], 2), "machine": processor(),
+        "commit": versions()["commit"], "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+    }  # fmt: skip
     argv = ["-m", "bench.evidence.runs", f"--rank={json.dumps(asdict(told))}"]
-    load = os.getloadavg()[0]
     found: dict[str, Any] = {}
-    with training(layout, asked, "runs", argv, burst_bytes=BURST_BYTES, latency=WAIT) as (
-        bed,
-        said,
-    ):
-        def counted() -> list[int]:
-            return [one.payload for one in shaped_counters(bed.core, len(layout.links))]
-
+    shaping = {"burst_bytes": BURST_BYTES, "latency": WAIT}
+    with training(layout, asked, "runs", argv, **shaping) as (bed, said):
         for event in said:
             if "begins" in event:
-                before, began, worked = counted(), time.monotonic(), Processors.now().worked
+                usage = Usage(bed.core, len(layout.links))
             elif "at" in event:
                 print(f"  {topology.name}, {row}: step {event['at'][0]}, {event['at'][1]:.4f}, "
-                      f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+                      f"{usage.seconds():.0f} s", flush=True)  # fmt: skip
             else:
-                found = dict(event)
-                wall, sent = time.monotonic() - began, counted()
-                busy = (Processors.now().worked - worked) / wall / (os.cpu_count() or 1)
-    taken = len(found["seconds_of_steps"])
-    return {
-        "topology": topology.name, "row": row, "seed": FIRST_SEED,
-        "rate_factor": piece["rate_factor"], "link_mbps": layout.link_rates(asked),
-        "compute_seconds": COMPUTE_SECONDS, "committed_steps": committed,
-        "steps": steps_of(found, told.target), **asdict(predicted),
-        "link_bytes": [round((b - a) / taken, 1) for a, b in zip(before, sent, strict=True)],
-        **found, "wall_seconds": round(wall, 1), "processors_busy": round(busy, 3),
-        "load_before": round(load, 2), "machine": processor(), "commit": versions()["commit"],
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-    }  # fmt: skip
+                found = {**event, **usage.found(len(event["seconds_of_steps"]))}
+    return {**known, **found, "steps": steps_of(found, told.target)}
 
 
 def seconds_to_target(found: Found) -> float | None:
