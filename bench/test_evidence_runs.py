@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from bench.evidence import job_twin, run_tables, runs
 from bench.evidence.scale import Speeds
 from bench.exchange_layout import PAYLOAD_SHARE
+from bench.exchange_rows import OURS
 from bench.topologies import topologies
 
 ROW = "levels7-0.5"
@@ -22,7 +24,8 @@ def found(topology: str, row: str = ROW, steps: int | None = 100, seconds: float
     """A run that was to take 100 steps of a second."""
     return {
         "topology": topology, "row": row, "committed_steps": 100, "steps": steps,
-        "simulated": 1.0, "formula": 0.9, "compute_seconds": 0.25, "link_mbps": [[1.0, 1.0]],
+        "simulated": 1.0, "predicted": 1.0, "formula": 0.9,
+        "compute_seconds": 0.25, "link_mbps": [[1.0, 1.0]],
         "seconds_of_steps": [seconds] * 120, "late_share": 0.01, "processors_busy": 0.5,
         "machine": "this", "commit": "abc",
     }  # fmt: skip
@@ -52,6 +55,33 @@ def test_the_slowest_direction_has_the_rows_rate(topology: Any) -> None:
     asked = runs.asked_mbps(layout, ROW)
     wanted = layout.own_mbps or runs.RATES_MBPS[ROW]
     assert layout.slowest(asked) == pytest.approx(wanted)
+
+
+def test_where_links_hold_nothing_an_exchange_measured_alone_is_what_counts() -> None:
+    by_links = runs.Predicted(own_bytes=1e4, formula=0.3, simulated=0.31)
+    assert by_links.seconds == 0.31
+    assert replace(by_links, by_processors=0.35).seconds == 0.35
+
+
+def test_an_idle_link_sends_little_of_a_step_at_once_and_a_whole_packet_at_least() -> None:
+    for own_bytes, burst in ((1e4, 1600), (1e6, 20_000)):
+        predicted = runs.Predicted(own_bytes, 0.3, 0.31)
+        assert runs.shaping(CHAIN, predicted)["burst_bytes"] == burst
+    assert runs.shaping(CLUSTER, runs.Predicted(1e4, 0.3, 0.31)) == {}
+
+
+@pytest.mark.parametrize("row", runs.RATES_MBPS)
+def test_alone_as_many_elements_are_exchanged(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def bench_exchange(environment: Any) -> Any:
+        asked.append(environment)
+        return 0, {"rows": [{"name": environment["ROWS"], "seconds": 0.03}]}
+
+    monkeypatch.setattr(runs, "bench_exchange", bench_exchange)
+    assert runs.exchange_alone(topologies()["cluster"], row, PIECE) == 0.03
+    (one,) = asked
+    assert int(one["ELEMENTS"]) * OURS[one["ROWS"]].keep == 0.5 * 400_000
 
 
 def test_seconds_are_those_until_the_target_and_no_longer() -> None:

@@ -29,7 +29,7 @@ def _title(row: str) -> str:
 def _line(found: Found) -> list[str]:
     rates = sorted({rate for both in found["link_mbps"] for rate in both})
     on_links = 1 - found["compute_seconds"] / found["simulated"]
-    predicted = found["committed_steps"] * found["simulated"]
+    predicted = found["committed_steps"] * found["predicted"]
     start = [topologies()[found["topology"]].title, _title(found["row"]),
              " and ".join(f"{rate:g}" for rate in rates), f"{100 * on_links:.0f} %"]  # fmt: skip
     own, ratio = seconds_to_target(found), seconds_ratio(found)
@@ -37,7 +37,7 @@ def _line(found: Found) -> list[str]:
         return [*start, f"not reached / {found['committed_steps']}", *["-"] * 2,
                 f"{predicted:.1f}", "-", "-"]  # fmt: skip
     return [*start, f"{found['steps']} / {found['committed_steps']}",
-            f"{short(own / found['steps'])} / {short(found['simulated'])}",
+            f"{short(own / found['steps'])} / {short(found['predicted'])}",
             short(found["formula"]), f"{own:.1f} / {predicted:.1f}", f"{ratio:.2f}",
             "yes" if is_within(found) else "**no**"]  # fmt: skip
 

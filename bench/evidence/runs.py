@@ -6,7 +6,9 @@ topology until they are at the committed target. Two things are held to what was
 their steps to the committed ones of the virtual workers, and their seconds to those steps times
 a predicted step. It is the flow-level simulator's; the formula's stands beside.
 
-Links are so slow that they hold a step, not this machine's processors. From the end of an
+Links are so slow that they hold a step, not this machine's processors. A topology whose links
+are fast whatever is asked is held by processors: there the exchange is measured alone, before,
+by bench.exchange with random gradients, and comes after the compute. From the end of an
 exchange to the next gradients there are COMPUTE_SECONDS, the trainers' real work and a sleep.
 All ranks evaluate, of equal weights, so all stop at the same step; that time is not counted.
 
@@ -36,7 +38,7 @@ from torch import Tensor, nn
 import pactrain
 from bench.evidence import chosen, job_twin
 from bench.evidence.jobs import training
-from bench.evidence.scale import Speeds, read_speeds
+from bench.evidence.scale import Speeds, bench_exchange, read_speeds
 from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import TOPOLOGY, pin_of
 from bench.evidence.steps import read_pieces, read_targets, versions
@@ -45,6 +47,7 @@ from bench.evidence.train import Run, crossing, flat
 from bench.evidence.tuning import FIRST_SEED, Piece, best_factors, split
 from bench.evidence.workloads import ROOT, ByteTransformer
 from bench.exchange_layout import Layout, bound_seconds
+from bench.exchange_rows import OURS
 from bench.exchange_train import Processors
 from bench.processes import ProcessError, interrupt_on_signals
 from bench.results import processor
@@ -55,9 +58,10 @@ RESULT = ROOT / "bench" / "results" / "evidence" / "runs.json"
 OUT = ROOT / "out" / "report-runs.json"
 # By row, Mbps of the slowest direction: a step then waits for links longer than it computes.
 RATES_MBPS = {"levels7-0.5": 1.0, "ddp": 10.0}
+ROWS_ALONE = {"levels7-0.5": "levels7-0.5", "ddp": "full"}  # What bench.exchange calls them.
 COMPUTE_SECONDS = 0.25
-# An idle link sends one packet at once, not a whole step; and none is lost that waits.
-BURST_BYTES, WAIT = 1600, "2s"
+# An idle link sends so little of a step at once, or one packet; and none is lost that waits.
+BURST_SHARE, LEAST_BURST_BYTES, WAIT = 1 / 50, 1600, "2s"
 MOST_OFF = 0.10
 
 Found = Mapping[str, Any]
@@ -192,8 +196,28 @@ def asked_mbps(layout: Layout, row: str) -> float:
 class Predicted:
     """Seconds of a step; its gradients are one bucket, which waits for the end of backward."""
 
+    own_bytes: float  # Of one sum, as it crosses a link.
     formula: float  # Compute, then the bytes on the busiest link.
     simulated: float
+    # Compute, then an exchange as it was measured alone before; None: links hold the step.
+    by_processors: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What a run is held to."""
+        return self.by_processors or self.simulated
+
+
+def exchange_alone(topology: Topology, row: str, piece: Piece) -> float:
+    """Seconds of a step of as many elements without compute. ProcessError: it failed."""
+    name = ROWS_ALONE[row]
+    elements = round(piece["keep"] * piece["elements"] / OURS[name].keep)
+    environment = {"TOPOLOGY": topology.name, "ROWS": name, "ELEMENTS": str(elements),
+                   "ROUNDS": "5", "STEPS": "20", "MEMORY": "0"}  # fmt: skip
+    status, figures = bench_exchange(environment)
+    if status != 0:
+        raise ProcessError(f"bench.exchange ended with status {status}")
+    return float(next(one["seconds"] for one in figures["rows"] if one["name"] == name))
 
 
 def predict(piece: Piece, row: str, layout: Layout, speeds: Speeds) -> Predicted:
@@ -209,15 +233,24 @@ def predict(piece: Piece, row: str, layout: Layout, speeds: Speeds) -> Predicted
         bits = 8 * piece["bytes_per_element"] / piece["keep"]
     coding = Coding(bits, speeds.encode, speeds.decode) if cost.levels else Coding(bits)
     coding = replace(coding, merged=max(1, round(8 * RECORD_BYTES / coding.frame / bits)))
-    sent = layout.tree_crossings * kept * coding.bits / 8
+    own_bytes = kept * coding.bits / 8
     pipes = Pipes(layout, asked, layout.hosts)
     return Predicted(
-        COMPUTE_SECONDS + bound_seconds(sent, layout.slowest(asked)),
+        own_bytes,
+        COMPUTE_SECONDS + bound_seconds(layout.tree_crossings * own_bytes, layout.slowest(asked)),
         simulate(pipes, [Bucket(kept, COMPUTE_SECONDS)], coding).seconds,
     )
 
 
 # --- A run ---------------------------------------------------------------------------------
+
+
+def shaping(layout: Layout, predicted: Predicted) -> dict[str, Any]:
+    """The testbed's own where links are fast: small bursts are work for processors."""
+    if layout.own_mbps:
+        return {}
+    burst = max(LEAST_BURST_BYTES, round(BURST_SHARE * predicted.own_bytes))
+    return {"burst_bytes": burst, "latency": WAIT}
 
 
 class Usage:
@@ -249,18 +282,21 @@ def run(topology: Topology, row: str, piece: Piece) -> dict[str, Any]:
     """ProcessError, TestbedError: something failed."""
     layout, told = topology.layout, Told(row, FIRST_SEED, piece["rate_factor"], target())
     asked = asked_mbps(layout, row)
+    predicted = predict(piece, row, layout, read_speeds())
+    if layout.own_mbps:  # Links so fast that processors hold an exchange.
+        alone = exchange_alone(topology, row, piece)
+        predicted = replace(predicted, by_processors=COMPUTE_SECONDS + alone)
     known = {
         "topology": topology.name, "row": row, "seed": told.seed, "rate_factor": told.rate_factor,
         "link_mbps": layout.link_rates(asked), "compute_seconds": COMPUTE_SECONDS,
         "committed_steps": steps_of(piece, told.target),
-        **asdict(predict(piece, row, layout, read_speeds())),
+        **asdict(predicted), "predicted": predicted.seconds,
         "load_before": round(os.getloadavg()[0], 2), "machine": processor(),
         "commit": versions()["commit"], "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
     }  # fmt: skip
     argv = ["-m", "bench.evidence.runs", f"--rank={json.dumps(asdict(told))}"]
     found: dict[str, Any] = {}
-    shaping = {"burst_bytes": BURST_BYTES, "latency": WAIT}
-    with training(layout, asked, "runs", argv, **shaping) as (bed, said):
+    with training(layout, asked, "runs", argv, **shaping(layout, predicted)) as (bed, said):
         for event in said:
             if "begins" in event:
                 usage = Usage(bed.core, len(layout.links))
@@ -284,7 +320,7 @@ def steps_ratio(found: Found) -> float | None:
 def seconds_ratio(found: Found) -> float | None:
     """Of what steps times seconds per step had said."""
     taken = seconds_to_target(found)
-    return None if taken is None else taken / (found["committed_steps"] * found["simulated"])
+    return None if taken is None else taken / (found["committed_steps"] * found["predicted"])
 
 
 def off(ratio: float | None) -> float:
@@ -337,7 +373,7 @@ def words(found: Found) -> str:
         return f"{found['topology']}, {found['row']}: did not arrive"
     return (f"{found['topology']}, {found['row']}: {found['steps']} steps of "
             f"{found['committed_steps']}, {taken:.1f} s, {seconds_ratio(found):.3f} of "
-            f"{found['committed_steps']} x {found['simulated']:.3f} s")  # fmt: skip
+            f"{found['committed_steps']} x {found['predicted']:.3f} s")  # fmt: skip
 
 
 def note_twins() -> None:
