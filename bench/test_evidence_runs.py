@@ -97,6 +97,7 @@ def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
     said = runs.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
     assert said == {
         "runs": 2, "worst_steps_ratio": 0.8, "worst_seconds_ratio": 0.56,
+        "worst_ratio_by_formula": 0.6222,
         "topologies": ["chain", "star"], "outside": [f"star, {ROW}"], "twins_equal": None,
     }  # fmt: skip
 
@@ -120,6 +121,13 @@ def test_the_goal_needs_every_topology_and_every_run_near() -> None:
     far = run_tables.runs_goal([*all_of()[1:], found("asymmetric", seconds=1.2)])
     assert far.met is False
     assert "outside: asymmetric" in far.value
+
+
+def test_the_page_says_where_the_formula_alone_is_outside() -> None:
+    said = run_tables.formula_words([found("chain"), found("star", seconds=0.95)])
+    assert f"chain, {run_tables._title(ROW)}: 1.11 x" in said
+    assert "star" not in said
+    assert run_tables.formula_words([found("chain", seconds=0.9)]) == ""
 
 
 def test_a_run_takes_the_place_of_an_older_one(

@@ -16,8 +16,8 @@ All ranks evaluate, of equal weights, so all stop at the same step; that time is
 
 Needs root, PACTRAIN_DATA and some minutes for each; a run that is there is not made again (but
 with --again). Ends with a line of JSON, also in out/report-runs.json: {"runs",
-"worst_steps_ratio", "worst_seconds_ratio", "topologies", "outside", "twins_equal"}. A twin is
-the chain's job once more, by virtual workers: bench/evidence/job_twin.py.
+"worst_steps_ratio", "worst_seconds_ratio", "worst_ratio_by_formula", "topologies", "outside",
+"twins_equal"}. A twin is the chain's job once more, by virtual workers (job_twin.py).
 """
 
 from __future__ import annotations
@@ -317,10 +317,10 @@ def steps_ratio(found: Found) -> float | None:
     return None if found["steps"] is None else found["steps"] / found["committed_steps"]
 
 
-def seconds_ratio(found: Found) -> float | None:
-    """Of what steps times seconds per step had said."""
+def seconds_ratio(found: Found, step: str = "predicted") -> float | None:
+    """Of what steps times seconds per step had said. `step`: or "formula"."""
     taken = seconds_to_target(found)
-    return None if taken is None else taken / (found["committed_steps"] * found["predicted"])
+    return None if taken is None else taken / (found["committed_steps"] * found[step])
 
 
 def off(ratio: float | None) -> float:
@@ -347,6 +347,7 @@ def summary(runs: Sequence[Found]) -> dict[str, Any]:
         "runs": len(runs),
         "worst_steps_ratio": worst([steps_ratio(one) for one in runs]),
         "worst_seconds_ratio": worst([seconds_ratio(one) for one in runs]),
+        "worst_ratio_by_formula": worst([seconds_ratio(one, "formula") for one in runs]),
         "topologies": sorted({one["topology"] for one in runs}),
         "outside": [f"{one['topology']}, {one['row']}" for one in runs if not is_within(one)],
         "twins_equal": all(twins) if (twins := twins_equal(runs)) else None,

@@ -332,6 +332,7 @@ def page(
         measured=measured_table(evidence),
         real_compute=f"{COMPUTE_SECONDS:g}",
         real_runs=run_tables.runs_table(at_scale.runs),
+        real_runs_formula=run_tables.formula_words(at_scale.runs),
         real_runs_words=run_tables.runs_words(at_scale.runs),
         systems=systems_table(at_scale.blocks),
         blocks=blocks_words(at_scale.blocks),
