@@ -115,6 +115,12 @@ def test_nothing_run_has_a_last_line_and_a_table() -> None:
     assert run_tables.runs_table([]).count("not run yet") == 8 * len(topologies())
 
 
+def test_what_was_not_run_is_listed_until_all_was() -> None:
+    every = [found(name, row) for row in runs.RATES_MBPS for name in topologies()]
+    assert run_tables.missing_words(every) == ""
+    assert run_tables.missing_words(every[1:]).endswith(f"keep 0.5 ({every[0]['topology']}).")
+
+
 def test_the_goal_needs_every_topology_and_every_run_near() -> None:
     assert run_tables.runs_goal(all_of()).met is True
     assert run_tables.runs_goal(all_of()[1:]).met is None

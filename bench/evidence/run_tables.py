@@ -9,6 +9,7 @@ from bench.evidence.figures import OURS, Goal
 from bench.evidence.methods import ROWS
 from bench.evidence.runs import (
     MOST_OFF,
+    RATES_MBPS,
     Found,
     is_within,
     off,
@@ -70,6 +71,17 @@ def runs_words(runs: Sequence[Found]) -> str:
     return (f"{machines}, busy for {min(busy):.0f} to {max(busy):.0f} % of the time, with "
             "other work, too. Computing took longer than it may in at most "
             f"{late:.1f} % of rank 0's steps. Commit {commits}.{twin}")  # fmt: skip
+
+
+def missing_words(runs: Sequence[Found]) -> str:
+    """For the list of what was not run; nothing if all was."""
+    there = {(found["row"], found["topology"]) for found in runs}
+    said = []
+    for row in RATES_MBPS:
+        missing = [name for name in topologies() if (row, name) not in there]
+        if missing:
+            said.append(f"{_title(row)} ({', '.join(missing)})")
+    return f" Of real trainings: {'; '.join(said)}." if said else ""
 
 
 def formula_words(runs: Sequence[Found]) -> str:

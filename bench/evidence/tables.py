@@ -333,6 +333,7 @@ def page(
         real_compute=f"{COMPUTE_SECONDS:g}",
         real_runs=run_tables.runs_table(at_scale.runs),
         real_runs_formula=run_tables.formula_words(at_scale.runs),
+        real_runs_missing=run_tables.missing_words(at_scale.runs),
         real_runs_words=run_tables.runs_words(at_scale.runs),
         systems=systems_table(at_scale.blocks),
         blocks=blocks_words(at_scale.blocks),
