@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-quick report-scale report-steps report-times sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-quick report-runs report-scale report-steps report-times sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -124,6 +124,9 @@ report-times: build  ## Seconds per step at the paper's shapes on emulated links
 
 report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
 	@$(PYTHON) -m bench.evidence.many
+
+report-runs: build  ## Real trainings to the target on each topology, what is missing of them, against steps times seconds per step; ends with a line of JSON (needs PACTRAIN_DATA; TOPOLOGIES=chain ROWS=levels7-0.5 AGAIN=1).
+	@$(PYTHON) -m bench.evidence.runs $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
 
 report-gpu: build  ## Packs the paper's networks with their images into out/report-gpu, and says the command that trains them on a machine with a GPU (needs PACTRAIN_DATA; DATA=cifar100); ends with a line of JSON.
 	@$(PYTHON) tools/pack_report_gpu.py $(if $(DATA),--data=$(DATA))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -148,6 +149,19 @@ def test_a_burst_holds_what_a_host_hands_over_in_one_piece(rate: float) -> None:
     packets = -(-piece // 1448)
     assert piece + packets * testbed.HEADER_BYTES <= testbed.burst_kb(rate) * 1024
     assert piece > 16_384
+
+
+@needs_namespaces
+def test_a_link_can_be_given_a_burst_of_one_packet_and_directions_of_their_own() -> None:
+    with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 100)]) as bed:
+        testbed.shape(bed.core, 0, 1.0, 2.0, burst_bytes=1600, latency="2s")
+        shown = json.loads(testbed.run("tc", "-n", bed.core, "-j", "qdisc", "show"))
+        before = testbed.shaped_counters(bed.core, 1)[0].payload
+        send(bed, source=0, target=1, size=100_000)  # In pieces that are larger than that.
+        assert testbed.shaped_counters(bed.core, 1)[0].payload > before + 99_000
+    options = {one["dev"]: one["options"] for one in shown if one["kind"] == "tbf"}
+    assert [options[dev]["burst"] for dev in ("t0a", "t0b")] == [1600, 1600]
+    assert [8 * options[dev]["rate"] for dev in ("t0a", "t0b")] == [1_000_000, 2_000_000]
 
 
 @needs_namespaces

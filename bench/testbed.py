@@ -27,7 +27,7 @@ from bench.closing import Closing
 
 PREFIX = "pactrain-"
 RELAY = Path(__file__).resolve().parent.parent / "out" / "bin" / "delay_relay"
-LATENCY = "latency 200ms"
+LATENCY = "200ms"  # That a packet may wait for its turn.
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps.
 # Of all hosts, so that results do not depend on what this machine prefers.
 CONGESTION_CONTROL = "cubic"
@@ -233,14 +233,19 @@ class NamespaceTestbed(LoopbackTestbed):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def shape(core: str, link: int, rate_mbps: float, back_mbps: float | None = None) -> None:
+def shape(
+    core: str, link: int, rate_mbps: float, back_mbps: float | None = None,
+    burst_bytes: int | None = None, latency: str = LATENCY,
+) -> None:  # fmt: skip
     """Gives a link its rate from a to b and back (default: the same); what waits there is lost.
 
-    For tbf would never send what waits if that is larger than the new burst.
+    For tbf would never send what waits if that is larger than the new burst. `burst_bytes`,
+    default burst_kb(): what an idle link sends at once; of pieces larger than that tbf makes
+    packets. `latency`: how long a packet may wait for its turn, else it is lost.
     """
     for end, rate in (("a", rate_mbps), ("b", back_mbps or rate_mbps)):
-        limits = f"rate {rate}mbit burst {burst_kb(rate)}kb {LATENCY}"
-        for discipline in ("pfifo", f"tbf {limits}"):
+        burst = f"{burst_bytes}b" if burst_bytes else f"{burst_kb(rate)}kb"
+        for discipline in ("pfifo", f"tbf rate {rate}mbit burst {burst} latency {latency}"):
             run(*f"tc -n {core} qdisc replace dev t{link}{end} root {discipline}".split())
 
 

@@ -13,23 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import pactrain
-from bench.cluster import certificates, start_cluster
+from bench.evidence.jobs import training
 from bench.evidence.workloads import ROOT, ByteTransformer
 from bench.exchange_layout import Layout
-from bench.launch import events, start_trainers
-from bench.processes import Children, ProcessError, interrupt_on_signals
+from bench.processes import ProcessError, interrupt_on_signals
 from bench.results import processor
-from bench.testbed import NamespaceTestbed, TestbedError, why_no_namespaces
+from bench.testbed import TestbedError, why_no_namespaces
 from bench.topologies import star_links
 from pactrain.masks import registry
 
@@ -37,7 +34,6 @@ RESULT = ROOT / "bench" / "results" / "evidence" / "many.json"
 PER_SITE, RATE_MBPS = 4, 100.0
 STEPS, WARM_UP, SEED, AMOUNT = 100, 10, 1, 0.5
 PIN = "TERNARY 7"
-SILENT_SECONDS = 600.0  # So many processes import torch on few cores.
 
 Step = Callable[[list[tuple[Tensor, Tensor]]], None]
 
@@ -110,18 +106,9 @@ def run(workers: int) -> dict[str, Any]:
     """ProcessError: a trainer or a daemon failed."""
     sites = workers // PER_SITE
     layout = Layout((PER_SITE,) * sites, star_links(sites), (1,) * sites, core=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="pactrain-many-") as name,
-        NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(RATE_MBPS)) as bed,
-        Children(Path(name)) as children,
-    ):
-        pki = Path(name) / "pki"
-        certificates(bed, pki)
-        cluster = start_cluster(bed, children, Path(name), bed.hosts[0], risk="exact", pki=pki)
-        argv = ["-m", "bench.evidence.many", "--rank"]
-        first = start_trainers(bed, children, "many", argv, layout.ranks_per_host, cluster)
-        (found,) = list(events(first, children, SILENT_SECONDS))
-        children.check()
+    argv = ["-m", "bench.evidence.many", "--rank"]
+    with training(layout, RATE_MBPS, "many", argv) as (_, said):
+        (found,) = list(said)
     return {"workers": workers, "sites": sites, **found, "exact_loss": exact_loss(workers),
             "steps": STEPS, "machine": processor()}  # fmt: skip
 

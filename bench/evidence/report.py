@@ -25,6 +25,7 @@ from bench.evidence.figures import Evidence
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
+from bench.evidence.runs import read_runs
 from bench.evidence.scale_tables import title
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.steps import read_pieces, read_starts, read_targets
@@ -65,7 +66,7 @@ def read_evidence() -> Evidence:
 
 def read_at_scale() -> tables.AtScale:
     return tables.AtScale(scale.read_testbed(), scale.read_speeds(), scale.read_scale(),
-                          read_many(), read_blocks())  # fmt: skip
+                          read_many(), read_blocks(), read_runs())  # fmt: skip
 
 
 def quick(evidence: Evidence) -> int:

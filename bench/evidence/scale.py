@@ -61,12 +61,20 @@ COUNTS = {"ROUNDS": "3", "STEPS": "1", "ELEMENTS": "1000000", "MEMORY": "0"}
 MOST_BUSY = 0.3
 
 
+def bench_exchange(environment: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """The exit status of `bench.exchange` with these variables; where it is 0, its figures."""
+    done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT,
+                          env=os.environ | environment)  # fmt: skip
+    if done.returncode != 0:
+        return done.returncode, {}
+    return 0, json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+
+
 def measure(name: str) -> int:
     """The exit status of the benchmark."""
     environment = COUNTS | TESTS[name]
-    done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT,
-                          env=os.environ | environment)  # fmt: skip
-    if done.returncode == 0:
+    status, figures = bench_exchange(environment)
+    if status == 0:
         commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT,
                                 capture_output=True, text=True)  # fmt: skip
         words = " ".join(f"{key}={value}" for key, value in environment.items())
@@ -75,11 +83,11 @@ def measure(name: str) -> int:
             "commit": commit.stdout.strip() or "unknown",
             "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
             "processor": processor(),
-            "figures": json.loads((ROOT / "out" / "bench-exchange.json").read_text()),
+            "figures": figures,
         }
         TESTBED.mkdir(parents=True, exist_ok=True)
         (TESTBED / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    return done.returncode
+    return status
 
 
 def read_testbed() -> dict[str, Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from bench.evidence import (
     figures,
     gpu_tables,
     losing,
+    run_tables,
     scale_tables,
     step_times_tables,
 )
@@ -25,6 +26,7 @@ from bench.evidence.gpu_workloads import STEPS
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
+from bench.evidence.runs import COMPUTE_SECONDS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.steps import SEEDS
@@ -270,6 +272,7 @@ class AtScale:
     simulated: Sequence[Mapping[str, Any]] = ()
     many: Sequence[Mapping[str, Any]] = ()
     blocks: Blocks = field(default_factory=dict)
+    runs: Sequence[Mapping[str, Any]] = ()
 
 
 def page(
@@ -295,6 +298,7 @@ def page(
                 *figures.goals(evidence),
                 *gpu_tables.accuracy_goals(evidence),
                 scale_tables.simulator_goal(compared),
+                run_tables.runs_goal(at_scale.runs),
             ]
         ),
         resnet_bound=short(bound.bound),
@@ -326,6 +330,11 @@ def page(
         timed=step_times_tables.section(evidence),
         timed_missing=step_times_tables.missing_words(evidence),
         measured=measured_table(evidence),
+        real_compute=f"{COMPUTE_SECONDS:g}",
+        real_runs=run_tables.runs_table(at_scale.runs),
+        real_runs_formula=run_tables.formula_words(at_scale.runs),
+        real_runs_missing=run_tables.missing_words(at_scale.runs),
+        real_runs_words=run_tables.runs_words(at_scale.runs),
         systems=systems_table(at_scale.blocks),
         blocks=blocks_words(at_scale.blocks),
         testbed=scale_tables.testbed_table(compared),

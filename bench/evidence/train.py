@@ -201,15 +201,7 @@ class Run:
         if isinstance(self._method, LocalSteps):
             self._local_step(self._method, batches, rate)
         else:
-            gradients = self._weights.new_empty(len(batches), self._weights.numel())
-            for worker, batch in enumerate(batches):  # The model has the weights already.
-                gradients[worker] = self._gradient(worker, batch)
-            if self._kept is not None:
-                gradients *= torch.zeros_like(self._weights).index_fill_(0, self._kept, 1.0)
-            update, sent = self._method.exchange(gradients, self._step)
-            self._bytes += sent
-            if self._step % 10 == 0 and not self._method.keeps_momentum:
-                self._risks.append(risk(update, gradients, self._kept))
+            update = self._update(batches)
             stepped = self._optimizers[0].step(self._weights, update, rate)
             if self._kept is None:
                 self._weights = stepped
@@ -219,6 +211,24 @@ class Run:
         load(self._model, self._weights)
         self._step += 1
         self._track_average()
+        self._evaluate()
+
+    def _update(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """What all apply in place of the gradients' mean, [elements]."""
+        gradients = self._weights.new_empty(len(batches), self._weights.numel())
+        for worker, batch in enumerate(batches):  # The model has the weights already.
+            gradients[worker] = self._gradient(worker, batch)
+        if self._kept is not None:
+            gradients *= torch.zeros_like(self._weights).index_fill_(0, self._kept, 1.0)
+        assert isinstance(self._method, Method)
+        update, sent = self._method.exchange(gradients, self._step)
+        self._bytes += sent
+        if self._step % 10 == 0 and not self._method.keeps_momentum:
+            self._risks.append(risk(update, gradients, self._kept))
+        return update
+
+    def _evaluate(self) -> None:
+        """Where it is time for it."""
         if self._step % max(1, self.steps // EVALUATIONS) == 0:
             self._curve.append((self._step, self.workload.score(self._average, test=False)))
         if self._step == self.steps:
