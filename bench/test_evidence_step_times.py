@@ -14,7 +14,15 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from bench import agent_memory
-from bench.evidence import figures, report, step_times, step_times_tables, step_times_train, tables
+from bench.evidence import (
+    advice,
+    figures,
+    report,
+    step_times,
+    step_times_tables,
+    step_times_train,
+    tables,
+)
 from bench.evidence.figures import Evidence
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times import Record, formula, renewed, summary, why_too_large
@@ -282,6 +290,15 @@ def test_the_tables_have_the_measured_beside_the_formula() -> None:
     assert text.count("100 Mbps") == 1 and "500 Mbps" not in text
     assert "Hours on the links: 0.10" in text
     assert "Of 156 step times at the paper's shapes 1 " in step_times_tables.missing_words(found)
+
+
+def test_what_peers_take_on_processors_is_of_the_measured_alone() -> None:
+    ours = entry("levels7-0.5", "vgg19")
+    slow = entry("powersgd1", "vgg19") | {"seconds": 3 * ours["seconds"]}
+    text = advice.on_processors(evidence(content("vgg19", ours, slow)))
+    assert "PowerSGD of rank 1 3.0 to 3.0" in text
+    assert "TopK" not in text
+    assert "not run yet" in advice.on_processors(evidence())
 
 
 def test_a_page_without_measurements_says_how_to_make_them() -> None:
