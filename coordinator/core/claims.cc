@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,20 @@ std::optional<std::string> Group::WhyUnproven(
   const bool is_own =
       seat != nullptr && seats_.MemberOf(*seat).agent == candidate.agent;
   const char* why = ", and has no proof of it";
+  // Who waits trains no step, and says the same however often it attaches.
+  if (const auto said = first_words_.find(trainer.attach_id.hi);
+      HasState(candidate) && said != first_words_.end() &&
+      said->second.proven) {
+    const protocol::Trainer& before = said->second.trainer;
+    if (before.lineage.id == trainer.lineage.id &&
+        (ReachedBy(said->second) != ReachedBy(candidate) ||
+         (!before.parameters.empty() &&
+          before.parameters != trainer.parameters))) {
+      return absl::StrCat(Text(candidate), ", and has said before that it has ",
+                          before.parameters.Short(), " after ",
+                          before.lineage.committed, kWhatToDo);
+    }
+  }
   if (!HasState(candidate)) {
     if (seat == nullptr || is_own || candidate.proven) return std::nullopt;
   } else {
@@ -136,38 +151,53 @@ std::optional<std::string> Group::WhyRefuted(
   return absl::StrCat(Text(candidate), likeness.text, kComputesWrongly);
 }
 
-// Of its own agent only what waits: among its ranks nobody gains by staying.
+// Of its own agent only what waits: whoever ends a rank of it has chosen.
 std::vector<const Candidate*> Group::Witnesses(
     const Candidate& candidate, const std::vector<Launch>& launches) const {
   std::vector<const Candidate*> all;
-  std::set<uint64_t> waiting;
+  std::set<std::pair<uint64_t, std::string>> waiting;
   for (const Launch& launch : launches) {
     for (const auto& [rank, other] : launch.by_rank) {
       if (!HasState(other)) continue;
       all.push_back(&other);
-      if (!contested_.empty()) waiting.insert(other.trainer.attach_id.hi);
+      if (!first_words_.empty()) {
+        waiting.emplace(other.trainer.attach_id.hi, other.agent);
+      }
     }
   }
-  for (const auto& [id, other] : contested_) {
-    if (other.agent != candidate.agent && !waiting.contains(id)) {
+  for (const auto& [id, other] : first_words_) {
+    if (other.agent != candidate.agent &&
+        !waiting.contains({id, other.agent})) {
       all.push_back(&other);
     }
   }
   return all;
 }
 
-void Group::Contest(const std::vector<Launch>& launches) {
-  for (const Launch& launch : launches) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      const uint64_t id = candidate.trainer.attach_id.hi;
-      if (!HasState(candidate) ||
-          (contested_.size() >= static_cast<size_t>(protocol::kMaxRanks) &&
-           !contested_.contains(id))) {
-        continue;
-      }
-      contested_.insert_or_assign(id, candidate);
-    }
+void Group::NoteFirstWord(const Candidate& candidate) {
+  const uint64_t id = candidate.trainer.attach_id.hi;
+  if (first_words_.size() >= static_cast<size_t>(protocol::kMaxRanks) &&
+      !first_words_.contains(id)) {
+    return;
   }
+  const auto [it, is_new] = first_words_.try_emplace(id, candidate);
+  Candidate& said = it->second;
+  // An agent that was upgraded meanwhile says a digest where it had none.
+  if (said.trainer.parameters.empty()) {
+    said.trainer.parameters = candidate.trainer.parameters;
+  }
+  if (is_new || said.agent == candidate.agent || !candidate.proven) return;
+  // Its node's agent has another name by now, and is one agent still.
+  const std::string before = said.agent;
+  for (auto& [other, word] : first_words_) {
+    if (word.agent == before) word.agent = candidate.agent;
+  }
+}
+
+std::set<std::string> Group::ClaimingAgents() const {
+  std::set<std::string> names;
+  for (const auto& [id, said] : first_words_) names.insert(said.agent);
+  return names;
 }
 
 bool Group::SettleClaims(const std::vector<Launch>& launches,
@@ -189,7 +219,6 @@ bool Group::SettleClaims(const std::vector<Launch>& launches,
   membership_.Remove(out);
   Refuse(refuted, c);
   const auto dispute = FirstDispute(launches, lineage);
-  if (dispute && dispute->of_parameters) Contest(launches);
   const std::string text = dispute ? dispute->text : "";
   if (!text.empty() && text != dispute_told_) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", text));
@@ -214,10 +243,12 @@ std::optional<Group::Dispute> Group::FirstDispute(
                 Text(candidate), likeness.text,
                 ". A node computes wrongly, or an agent says what is not so, "
                 "and none is believed alone: nothing is formed. Find out "
-                "which, and put it out: pactrain-admin evict AGENT; or start "
+                "which, and put it out: pactrain-admin evict AGENT (where it "
+                "is "
+                "ranks of one agent that differ: end the wrong ones); or start "
                 "all ranks again from the last checkpoint, with "
                 "PACTRAIN_REPLACE=1"),
-            /*is_open=*/true, /*of_parameters=*/true};
+            /*is_open=*/true};
       }
       const Testimony::Words words = testimony_.On(candidate);
       if (words.against.empty()) continue;

@@ -28,7 +28,7 @@ std::string NamesOf(const std::map<std::string, Value>& map) {
 // The step that it had voted for last stays unknown: its word is not asked.
 void Group::Expel(const std::string& agent, const std::string& reason,
                   Context& c) {
-  std::erase_if(contested_,
+  std::erase_if(first_words_,
                 [&](const auto& entry) { return entry.second.agent == agent; });
   if (!generation_) return;
   testimony_.Forget(agent);
@@ -128,6 +128,7 @@ absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
   std::set<std::string> names;
   for (const auto& [name, agent] : agents_.all()) names.insert(name);
   for (const auto& [id, group] : groups_) {
+    names.merge(group.ClaimingAgents());
     const GroupSnapshot snapshot = group.Snapshot(c);
     if (!snapshot.generation) continue;
     for (const protocol::Member& member : snapshot.generation->members) {

@@ -228,7 +228,10 @@ void Group::Enlist(const Agent& agent, const TrainerJoined& joined,
     c.effects.Warn(
         absl::StrCat("job ", id_.ToString(), ": ", LaterText(candidate)));
   }
-  if (HasState(candidate)) testimony_.NoteClaim(candidate);
+  if (HasState(candidate)) {
+    testimony_.NoteClaim(candidate);
+    NoteFirstWord(candidate);
+  }
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
   const bool is_member = running() && seats_.FindTrainer(trainer.attach_id);

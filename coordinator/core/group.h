@@ -106,6 +106,8 @@ class Group {
   absl::Duration since() const { return since_; }
   // Of those that wait, and of the generation while it runs.
   std::set<std::string> AgentNames() const;
+  // Whose trainers have claimed a state since the last generation.
+  std::set<std::string> ClaimingAgents() const;
   // None of those that wait gets in.
   void TurnAway(const std::string& reason, Context& c);
   absl::Duration ended_at() const { return ended_at_; }
@@ -156,16 +158,15 @@ class Group {
       const Candidate& candidate, const std::vector<Launch>& launches,
       const std::optional<Reached>& newest) const;
   // Whose words on parameters are held against the candidate's: of all that
-  // wait, and of those that have not waited on in a dispute.
+  // wait, and of those that no longer do.
   std::vector<const Candidate*> Witnesses(
       const Candidate& candidate, const std::vector<Launch>& launches) const;
-  void Contest(const std::vector<Launch>& launches);
+  void NoteFirstWord(const Candidate& candidate);
   // The newest state that is claimed, where others say otherwise; open: it is
   // one's word against another's, so none is gone on from.
   struct Dispute {
     std::string text;
     bool is_open = false;
-    bool of_parameters = false;
   };
   std::optional<Dispute> FirstDispute(const std::vector<Launch>& launches,
                                       const protocol::Digest& lineage) const;
@@ -305,10 +306,11 @@ class Group {
   Unreached unreached_;  // In the newest generation.
   Testimony testimony_;
   std::string dispute_told_;
-  // Claims that differ from others of their step, by what all attaches of a
-  // trainer have in common. Who gives up waiting is no reason to believe the
-  // others: they stay until an operator has put one out, or the state is void.
-  std::map<uint64_t, Candidate> contested_;
+  // What each has said that it holds since the last generation, by what all
+  // attaches of a trainer have in common: its first word. Who gives up waiting,
+  // or says otherwise then, is no reason to believe the others: words stay
+  // until an operator has put one out, the next generation or the state's end.
+  std::map<uint64_t, Candidate> first_words_;
   // Generations one after the other, without a committed step, in which these
   // members did not reach each other.
   std::map<AgentPair, int> apart_;

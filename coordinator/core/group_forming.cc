@@ -195,7 +195,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
   testimony_.Begin(*generation_);
-  contested_.clear();
+  first_words_.clear();
   if (!PT_WEAKENED(GenerationNotJournaled)) {
     c.effects.records.push_back(GenerationFormed{*generation_, {}});
     if (!PT_WEAKENED(LeftBehindNotJournaled)) {

@@ -89,7 +89,8 @@ Likeness LikenessOf(const Candidate& candidate,
   Likeness likeness;
   likeness.text =
       absl::StrCat(", and others hold other parameters after the same steps:",
-                   Text("it has", own));
+                   mine.agents.size() == 1 ? Text("it has", own)
+                                           : Text(NamesText(mine.agents), own));
   for (const auto& [account, holders] : accounts) {
     absl::StrAppend(&likeness.text, ";",
                     Text(NamesText(holders.agents), account));

@@ -186,7 +186,7 @@ void Group::EndLineage(std::string how, Context& c) {
                               Text(generation_->lineage),
                               " is over: ", end.how));
   if (!PT_WEAKENED(EndOfLineageNotJournaled)) c.effects.records.push_back(end);
-  contested_.clear();
+  first_words_.clear();
   ended_lineages_.insert(ended_lineages_.begin(), std::move(end));
   if (ended_lineages_.size() > kMaxHistory) ended_lineages_.pop_back();
 }
@@ -221,6 +221,12 @@ bool Group::NewestLeft(const Context& c) const {
 // words count what they voted for, too, which may have come to nothing.
 std::optional<uint64_t> Group::CommittedBy(const Seats::Seat& left,
                                            const Context& c) const {
+  // It attached again before it left, and said what it holds.
+  if (const auto said = first_words_.find(left.attach_id.hi);
+      said != first_words_.end() && said->second.proven &&
+      said->second.trainer.resume_step > 0) {
+    return said->second.trainer.resume_step - 1;
+  }
   const protocol::Member& member = seats_.MemberOf(left);
   const Agent* const agent = c.agents.Find(member.agent);
   const Progress::Word* const word = progress_.Of(member.agent);
