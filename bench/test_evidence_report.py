@@ -211,6 +211,14 @@ def test_one_seed_decides_no_goal() -> None:
     assert (states[1][text], states[3][text]) == (None, True)
 
 
+def test_a_peer_with_one_seed_decides_no_goal_either() -> None:
+    pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
+    found = figures.goals(evidence(*pieces, piece("fp16", 1, 20, 76)))
+    (goal,) = (goal for goal in found if goal.text == "against fp16")
+    assert goal.met is None
+    assert "steps of 1 seed," in goal.value
+
+
 def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     row, ours = piece("ddp", 1, 40, 76.0), piece("levels7-0.5", 1, 40, 76.0)
     found = evidence(row, ours, piece("paper", 1, None, 70.0))
