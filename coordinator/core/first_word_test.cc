@@ -16,14 +16,6 @@ using ::testing::HasSubstr;
 
 class FirstWordTest : public LyingMemberTest {
  protected:
-  // a's ranks 0 and 1 and b's 2 and 3 hold other parameters after 7 steps.
-  void Differ() {
-    Start(OnShrink::kContinue);
-    Say("a", {0, 1}, 5);
-    Say("b", {2, 3}, 6);
-    t_.Advance(absl::Seconds(1));
-    ASSERT_EQ(Newest().number, 1u);
-  }
   void Say(const std::string& agent, const std::vector<uint32_t>& ranks,
            uint64_t parameters) {
     t_.parameters = {parameters, parameters};
@@ -194,6 +186,43 @@ TEST_F(FirstWordTest, WhoLeavesIsKnownByWhatItSaidAsItAttachedAgain) {
   for (const char* agent : {"a", "b"}) {
     EXPECT_FALSE(t_.Got<JoinRefused>(agent)) << agent;
   }
+}
+
+TEST_F(FirstWordTest, OfManyOnEachSideAllAreNamed) {
+  t_.on_shrink = OnShrink::kContinue;
+  const std::vector<std::string> agents = {"a", "b", "c", "d"};
+  for (const std::string& agent : agents) t_.Connect(agent, agent);
+  for (uint32_t rank = 0; rank < 4; ++rank) t_.Join(agents[rank], rank, 4);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Leave(agents[rank], rank, "it ended", true);
+  }
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.parameters = {rank < 2 ? 5u : 6u, 5};
+    Return(agents[rank], rank, 7);
+  }
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(Waiting("a"), HasSubstr("agent 'a', 'b'"));
+  EXPECT_THAT(Waiting("a"), HasSubstr("agent 'c', 'd'"));
+}
+
+// A job that the journal does not know, so nothing is proven.
+TEST_F(FirstWordTest, AnothersIdTakesNoWordBack) {
+  t_.on_shrink = OnShrink::kPause;
+  for (const char* agent : {"a", "x"}) t_.Connect(agent, agent);
+  t_.proven = false;
+  t_.parameters = {5, 5};
+  Return("a", 0, 7, 1, 2);
+  t_.parameters = {6, 6};
+  Return("x", 1, 7, 1, 2);
+  t_.Pass(3, {"a", "x"});
+  ASSERT_THAT(Waiting("x"), HasSubstr("hold other parameters"));
+  protocol::Trainer taken = t_.TrainerOf("a", 0);
+  GiveUp("a", {0});
+  ++taken.attach_id.lo;
+  taken.parameters = {6, 6};
+  t_.Say("x", protocol::TrainerJoined{t_.group, taken, 0, false});
+  t_.Pass(3, {"a", "x"});
+  EXPECT_EQ(t_.journal().groups.count(t_.group), 0u);
 }
 
 }  // namespace

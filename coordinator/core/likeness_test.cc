@@ -20,19 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Optional;
 
-class LikenessTest : public LyingMemberTest {
- protected:
-  // Agents a and b, which hold different parameters after 7 steps.
-  void Differ() {
-    Start(OnShrink::kContinue);
-    t_.parameters = {5, 5};
-    EndAt("a", {0, 1}, 7);
-    t_.parameters = {6, 6};
-    EndAt("b", {2, 3}, 7);
-    t_.parameters = {};
-    t_.Advance(absl::Seconds(1));
-  }
-};
+class LikenessTest : public LyingMemberTest {};
 
 TEST_F(LikenessTest, OtherParametersThanMostHoldAreNamedAndOut) {
   StartThree();

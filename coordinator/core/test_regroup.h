@@ -78,6 +78,16 @@ class LyingMemberTest : public RegroupTest {
     ComeBack(agent, next);
     t_.parameters = {};
   }
+  // Agents a (ranks 0, 1) and b (2, 3), which hold other parameters after 7.
+  void Differ() {
+    Start(protocol::OnShrink::kContinue);
+    t_.parameters = {5, 5};
+    EndAt("a", {0, 1}, 7);
+    t_.parameters = {6, 6};
+    EndAt("b", {2, 3}, 7);
+    t_.parameters = {};
+    t_.Advance(absl::Seconds(1));
+  }
   // Rank 3, after so many steps of gradients, and of all.
   void ComeBackAfter(uint64_t committed, uint64_t steps) {
     t_.Leave("c", 3, "it ended", true);
