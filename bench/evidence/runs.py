@@ -392,6 +392,7 @@ def note_twins() -> None:
 def measure(names: Sequence[str], rows: Sequence[str], again: bool) -> None:
     there = set() if again else {(one["topology"], one["row"]) for one in read_runs()}
     pieces = pieces_of(rows)
+    torch.set_num_threads(1)  # As report-steps: pre-training has other bits with more.
     ByteTransformer().pretrained(print)  # Once, for all ranks.
     for row in rows:
         for name in names:
