@@ -122,7 +122,6 @@ class CollisionTest : public DialTest {
  protected:
   // `peer`: the name that the test plays.
   void Start(const std::string& name, const std::string& peer) {
-    limits_.handshake = absl::Minutes(1);
     node_ = MakeNode(name, absl::ZeroDuration());
     peer_ = {peer, base::DigestOf(peer), "site", ""};
     acceptor_.emplace(io_,

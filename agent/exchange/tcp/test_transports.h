@@ -51,9 +51,12 @@ class Recorder : public TransportEvents {
 class TestTransports : public ::testing::Test {
  protected:
   // Both ends are this one thread: what holds it up (a sanitizer, a machine
-  // that does other work) is no silent peer, and frames in a closed connection
-  // are gone.
-  TestTransports() { limits_.suspect = absl::Minutes(1); }
+  // that does other work) is no silent peer and no slow handshake, and frames
+  // in a closed connection are gone.
+  TestTransports() {
+    limits_.suspect = absl::Minutes(1);
+    limits_.handshake = absl::Minutes(1);
+  }
 
   struct Node {
     Recorder events;
@@ -92,7 +95,7 @@ class TestTransports : public ::testing::Test {
   }
 
   bool RunUntil(const std::function<bool()>& done) {
-    const absl::Duration end = base::MonotonicNow() + absl::Minutes(2);
+    const absl::Duration end = base::MonotonicNow() + absl::Minutes(5);
     while (!done() && base::MonotonicNow() < end) {
       io_.run_one_for(std::chrono::milliseconds(20));
     }

@@ -102,7 +102,8 @@ TEST_F(TlsTransportTest, sec_PlainHttp2IsRefused) {
 }
 
 TEST_F(TlsTransportTest, sec_limits_HandshakeSeconds) {
-  EXPECT_EQ(limits_.handshake, absl::Seconds(protocol::kHandshakeSeconds));
+  EXPECT_EQ(Connection::Limits().handshake,
+            absl::Seconds(protocol::kHandshakeSeconds));
   limits_.handshake = absl::Milliseconds(200);
   StartExchange();
   auto raw = DialRaw(*b_);
@@ -207,20 +208,20 @@ TEST_F(TlsTransportTest, sec_slowloris) {
   limits_.handshake = absl::Milliseconds(300);
   StartExchange();
   auto raw = DialRaw(*b_);
-  // A ClientHello of 16 KiB, a byte in five milliseconds.
+  // A ClientHello of 16 KiB, a byte in five milliseconds after its first ones.
   const std::string begin("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
+  asio::write(raw, asio::buffer(begin));
   size_t sent = 0;
   absl::Duration next;
   asio::error_code error;
   EXPECT_TRUE(RunUntil([&] {
     if (error || base::MonotonicNow() < next) return !!error;
     next = base::MonotonicNow() + absl::Milliseconds(5);
-    const char byte = sent < begin.size() ? begin[sent] : '\0';
-    asio::write(raw, asio::buffer(&byte, 1), error);
+    asio::write(raw, asio::buffer("", 1), error);
     ++sent;
     return !!error;
   }));
-  EXPECT_GT(sent, begin.size());
+  EXPECT_GT(sent, 0u);
   EXPECT_THAT(log_.text(), HasSubstr("no handshake with 127.0.0.1"));
   ExpectExchangeGoesOn();
 }
