@@ -30,7 +30,7 @@ void IdentityBudgets::MakeRoom(absl::Duration now) {
 }
 
 absl::Status IdentityBudgets::Take(const std::string& who, absl::Duration now,
-                                   bool* news) {
+                                   bool* news, uint64_t turns) {
   if (news != nullptr) *news = false;
   auto it = stores_.find(who);
   if (it == stores_.end()) {
@@ -45,8 +45,8 @@ absl::Status IdentityBudgets::Take(const std::string& who, absl::Duration now,
   if (store.shut_until <= now) {
     store.turns = TurnsAt(store, now);
     store.at = now;
-    if (store.turns >= 1) {
-      --store.turns;
+    if (store.turns >= static_cast<double>(turns)) {
+      store.turns -= static_cast<double>(turns);
       return absl::OkStatus();
     }
     store.shut_until = now + limits_.shut_out;

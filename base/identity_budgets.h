@@ -10,6 +10,7 @@
 #define PACTRAIN_BASE_IDENTITY_BUDGETS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -32,11 +33,11 @@ class IdentityBudgets {
 
   explicit IdentityBudgets(Limits limits) : limits_(std::move(limits)) {}
 
-  // Takes one turn. `*news`, if given: whether it is shut out from now on.
-  // ResourceExhausted: it has used up its turns, now or a while ago; says what
-  // is allowed.
+  // Takes so many turns; none: asks whether it is shut out. `*news`, if given:
+  // whether it is from now on. ResourceExhausted: it has used up its turns, now
+  // or a while ago; says what is allowed.
   absl::Status Take(const std::string& who, absl::Duration now,
-                    bool* news = nullptr);
+                    bool* news = nullptr, uint64_t turns = 1);
   size_t size() const { return stores_.size(); }
 
  private:

@@ -26,6 +26,18 @@ TEST(IdentityBudgets, GivesAsManyTurnsAsAreStored) {
                        HasSubstr("more than 3 calls at once and 2 a second")));
 }
 
+TEST(IdentityBudgets, MayTakeManyTurnsOrNone) {
+  IdentityBudgets budgets = Make();
+  EXPECT_OK(budgets.Take("a", kStart, nullptr, 2));
+  EXPECT_OK(budgets.Take("a", kStart, nullptr, 0));
+  bool news = false;
+  EXPECT_FALSE(budgets.Take("a", kStart, &news, 2).ok());
+  EXPECT_TRUE(news);
+  // One would be left, for who is not shut out.
+  EXPECT_FALSE(budgets.Take("a", kStart, &news, 0).ok());
+  EXPECT_FALSE(news);
+}
+
 TEST(IdentityBudgets, OneIdentityTakesNothingFromAnother) {
   IdentityBudgets budgets = Make();
   for (int i = 0; i < 9; ++i) budgets.Take("a", kStart).IgnoreError();

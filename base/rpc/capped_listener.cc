@@ -1,9 +1,10 @@
 #include "base/rpc/capped_listener.h"
 
+// Not netinet/tcp.h: that of Debian 12's libc does not know the bytes received.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -89,6 +90,7 @@ CappedListener::CappedListener(Options options)
       on_refused_(std::move(options.on_refused)),
       connections_(std::move(options.connections)),
       calls_(std::move(options.calls)),
+      bytes_(std::move(options.bytes)),
       // All may be strangers.
       places_({options.limits, options.limits.total}),
       handshakes_(
@@ -171,7 +173,9 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
     it->second.facts = std::make_shared<const CertificateFacts>(facts);
     it->second.who = WhoIs(facts);
   }
-  Take(&CappedListener::connections_, facts).IgnoreError();
+  if (Take(&CappedListener::connections_, facts).ok()) {
+    Take(&CappedListener::bytes_, facts, 0).IgnoreError();
+  }
 }
 
 absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
@@ -179,14 +183,15 @@ absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
 }
 
 absl::Status CappedListener::Take(IdentityBudgets CappedListener::*budgets,
-                                  const CertificateFacts& facts) {
+                                  const CertificateFacts& facts,
+                                  uint64_t turns) {
   const std::string who = WhoIs(facts);
   absl::Status taken;
   std::string source = "an address that is gone";
   {
     MutexLock lock(&mu_);
     bool news = false;
-    taken = (this->*budgets).Take(who, MonotonicNow(), &news);
+    taken = (this->*budgets).Take(who, MonotonicNow(), &news, turns);
     if (taken.ok()) return taken;
     for (const auto& [place, proven] : proven_) {
       if (proven.facts == nullptr || proven.who != who) continue;
@@ -213,6 +218,7 @@ void CappedListener::Loop() {
     if (tls_ && MonotonicNow() - looked >= kLookEvery) {
       looked = MonotonicNow();
       LookAtOpen();
+      CountBytes();
     }
     // While paused only the end of connections is told, which makes room.
     if (paused) Listening(true);
@@ -320,6 +326,35 @@ void CappedListener::LookAtOpen() {
   }
 }
 
+uint64_t CappedListener::NotCounted(int watched, Watched& of) const {
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  // One that was aborted has been counted, and starts from 0 again.
+  if (getsockopt(watched, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      info.tcpi_bytes_received <= of.counted) {
+    return 0;
+  }
+  return info.tcpi_bytes_received -
+         std::exchange(of.counted, info.tcpi_bytes_received);
+}
+
+void CappedListener::CountBytes() {
+  std::vector<std::pair<std::shared_ptr<const CertificateFacts>, uint64_t>>
+      come;
+  {
+    MutexLock lock(&mu_);
+    for (auto& [watched, of] : watched_) {
+      const auto proven = proven_.find(of.place);
+      if (proven == proven_.end() || proven->second.facts == nullptr) continue;
+      const uint64_t bytes = NotCounted(watched, of);
+      if (bytes > 0) come.emplace_back(proven->second.facts, bytes);
+    }
+  }
+  for (const auto& [facts, bytes] : come) {
+    Take(&CappedListener::bytes_, *facts, bytes).IgnoreError();
+  }
+}
+
 void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
   Refuse(gave_way.source, gave_way.limit,
          absl::ResourceExhaustedError(gave_way.why));
@@ -358,16 +393,24 @@ void CappedListener::Refuse(const std::string& source, Refusal refusal,
 
 void CappedListener::Forget(int watched) {
   ConnectionPlaces::Place place = 0;
+  std::shared_ptr<const CertificateFacts> whose;
+  uint64_t bytes = 0;
   {
     MutexLock lock(&mu_);
     const auto it = watched_.find(watched);
     place = it->second.place;
+    const auto proven = proven_.find(place);
+    if (proven != proven_.end()) whose = proven->second.facts;
+    bytes = NotCounted(watched, it->second);
     watched_.erase(it);
     // Closing alone would not do while gRPC still has its own.
     epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
     close(watched);
   }
   Release(place);
+  if (whose != nullptr && bytes > 0) {
+    Take(&CappedListener::bytes_, *whose, bytes).IgnoreError();
+  }
 }
 
 RefusalCounts CappedListener::refused() const {

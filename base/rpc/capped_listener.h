@@ -12,10 +12,12 @@
 // finished it is no stranger any more; without TLS nobody is one. No connection
 // outlives its certificate by more than kLookEvery, or the leave to stay.
 //
-// Each identity has a budget of connections and one of calls. gRPC 1.51 bounds
-// calls that are open at once, and not those that are opened and taken back
-// (CVE-2023-44487), so who exceeds either loses all connections and what lies
-// unread in them, and gets none for a while.
+// Each identity has a budget of connections, one of calls and one of bytes.
+// gRPC 1.51 bounds calls that are open at once, and not those that are opened
+// and taken back (CVE-2023-44487), and no frames that belong to no call. So who
+// exceeds one loses all connections and what lies unread in them, and gets none
+// for a while. Bytes are those that the system has taken from it, read or not,
+// looked at every kLookEvery and at a connection's end.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -52,7 +54,7 @@ class CappedListener {
   using OnRefused =
       std::function<void(const std::string& source, const absl::Status& why)>;
 
-  static constexpr absl::Duration kLookEvery = absl::Seconds(1);
+  static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 
   struct Options {
     ConnectionCaps::Limits limits;
@@ -65,7 +67,7 @@ class CappedListener {
     std::function<absl::Status(const CertificateFacts& facts)> stays;
     std::function<uint64_t()> stays_version;
     // Of one identity; with TLS only.
-    IdentityBudgets::Limits connections, calls;
+    IdentityBudgets::Limits connections, calls, bytes;
     OnRefused on_refused;
   };
 
@@ -94,6 +96,7 @@ class CappedListener {
   struct Watched {
     ConnectionPlaces::Place place = 0;
     std::shared_ptr<std::atomic<bool>> ended;
+    uint64_t counted = 0;  // Of the bytes that came.
   };
 
   // Of an open connection.
@@ -113,15 +116,19 @@ class CappedListener {
   void MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way);
   // Ends those that may not stay.
   void LookAtOpen();
+  // Of each that is proven and has sent something since it was counted last.
+  void CountBytes();
+  uint64_t NotCounted(int watched, Watched& of) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // gRPC sees that it is over; so does the thread, which then forgets it.
   // What was said to the other side before still gets there, unless `at_once`:
   // then what it said last is not heard either.
   void End(ConnectionPlaces::Place place, bool at_once = false)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
-  // Takes a turn; once there is none, ends all connections of that identity.
+  // Takes turns; once there are none, ends all connections of that identity.
   absl::Status Take(IdentityBudgets CappedListener::*budgets,
-                    const CertificateFacts& facts);
+                    const CertificateFacts& facts, uint64_t turns = 1);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
               const absl::Status& why);
@@ -141,6 +148,7 @@ class CappedListener {
   std::map<int, Watched> watched_ ABSL_GUARDED_BY(mu_);  // By duplicates.
   IdentityBudgets connections_ ABSL_GUARDED_BY(mu_);
   IdentityBudgets calls_ ABSL_GUARDED_BY(mu_);
+  IdentityBudgets bytes_ ABSL_GUARDED_BY(mu_);
   ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
   std::map<ConnectionPlaces::Place, Proven> proven_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);

