@@ -51,6 +51,26 @@ constexpr char kComputesWrongly[] =
 
 }  // namespace
 
+// Who waits trains no step, and says the same however often it attaches.
+std::optional<std::string> Group::WhyNotItsFirstWord(
+    const Candidate& candidate) const {
+  const protocol::Trainer& trainer = candidate.trainer;
+  const auto said = first_words_.find(trainer.attach_id.hi);
+  if (!HasState(candidate) || said == first_words_.end() ||
+      !said->second.proven) {
+    return std::nullopt;
+  }
+  const protocol::Trainer& before = said->second.trainer;
+  if (before.lineage.id != trainer.lineage.id) return std::nullopt;
+  const bool same =
+      ReachedBy(said->second) == ReachedBy(candidate) &&
+      (before.parameters.empty() || before.parameters == trainer.parameters);
+  if (same) return std::nullopt;
+  return absl::StrCat(Text(candidate), ", and has said before that it has ",
+                      before.parameters.Short(), " after ",
+                      before.lineage.committed, kWhatToDo);
+}
+
 std::optional<std::string> Group::WhyUnproven(
     const Candidate& candidate) const {
   if (PT_WEAKENED(UnprovenClaimsCount)) return std::nullopt;
@@ -60,20 +80,7 @@ std::optional<std::string> Group::WhyUnproven(
   const bool is_own =
       seat != nullptr && seats_.MemberOf(*seat).agent == candidate.agent;
   const char* why = ", and has no proof of it";
-  // Who waits trains no step, and says the same however often it attaches.
-  if (const auto said = first_words_.find(trainer.attach_id.hi);
-      HasState(candidate) && said != first_words_.end() &&
-      said->second.proven) {
-    const protocol::Trainer& before = said->second.trainer;
-    if (before.lineage.id == trainer.lineage.id &&
-        (ReachedBy(said->second) != ReachedBy(candidate) ||
-         (!before.parameters.empty() &&
-          before.parameters != trainer.parameters))) {
-      return absl::StrCat(Text(candidate), ", and has said before that it has ",
-                          before.parameters.Short(), " after ",
-                          before.lineage.committed, kWhatToDo);
-    }
-  }
+  if (auto changed = WhyNotItsFirstWord(candidate)) return changed;
   if (!HasState(candidate)) {
     if (seat == nullptr || is_own || candidate.proven) return std::nullopt;
   } else {

@@ -149,6 +149,8 @@ class Group {
   // Why what it says of a seat and of a state is not; nothing: it is, or says
   // nothing.
   std::optional<std::string> WhyUnproven(const Candidate& candidate) const;
+  std::optional<std::string> WhyNotItsFirstWord(
+      const Candidate& candidate) const;
   // Of a launch whose job the journal does not know those whose state does not
   // count. Empty: all are believed.
   std::vector<Membership::Refusal> Unbelieved(const Launch& launch) const;
