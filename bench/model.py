@@ -38,10 +38,6 @@ def make_model(classes: int = 10) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def parameter_count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
-
-
 def to_input(pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
     """uint8 pixels [n, 3, 32, 32] as floats of about zero mean and unit variance."""
     return normalised(torch.from_numpy(pixels))

@@ -8,7 +8,7 @@ two, and in a peak of 0.1 of pre-training's rate, which deep networks without a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -149,9 +149,3 @@ def names_of(folder: Path) -> list[str]:
     there = [name for name in CLASSES
              if all(file.is_file() for file in data.cifar_files(folder, name))]  # fmt: skip
     return [name for name in NETWORK_OF if name.split("-")[1] in there]
-
-
-def element_counts(names: Sequence[str]) -> dict[str, int]:
-    """Parameters, each counted."""
-    made = {name: MAKE[NETWORK_OF[name]](CLASSES[name.split("-")[1]]) for name in names}
-    return {name: sum(p.numel() for p in model.parameters()) for name, model in made.items()}
