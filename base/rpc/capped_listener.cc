@@ -63,6 +63,15 @@ void SetOption(int fd, int level, int name, int value) {
   PT_CHECK(setsockopt(fd, level, name, &value, sizeof value) == 0);
 }
 
+// Both sides are done with it, or one has reset it.
+bool IsClosed(int fd) {
+  constexpr uint8_t kTcpClose = 7;  // Of the kernel's tcp_states.h.
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         info.tcpi_state == kTcpClose;
+}
+
 // Also takes from whoever reads it what it has not read yet: a shutdown alone
 // would leave that.
 void Abort(int fd) {
@@ -448,9 +457,9 @@ void CappedListener::Forget(int watched) {
   {
     MutexLock lock(&mu_);
     watched_.erase(watched);
-    // Its other side has reset it, or gRPC has read to its end. Else gRPC would
-    // still work on what lies there unread, and nobody count it.
-    Abort(watched);
+    // It was reset: gRPC would still work on what lies there unread, and nobody
+    // count it. Else what gRPC has said last is still to get there.
+    if (IsClosed(watched)) Abort(watched);
     // Closing alone would not do while gRPC still has its own.
     epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
     close(watched);
