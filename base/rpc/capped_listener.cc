@@ -394,7 +394,9 @@ void CappedListener::Charge(const std::vector<Uncounted>& come) {
       const auto of = watched_.find(one.watched);
       if (told != streams.end() && of != watched_.end()) {
         of->second.looked += one.unlooked;
-        opened = told->second - std::exchange(of->second.streams, told->second);
+        // An older one of this address may still be known; then it is fewer.
+        const uint64_t now = std::max(told->second, of->second.streams);
+        opened = now - std::exchange(of->second.streams, now);
       } else {
         // gRPC has forgotten it.
         opened = one.unlooked / kBytesOfUnknownStream;
