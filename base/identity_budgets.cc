@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace pactrain::base {
 
@@ -52,12 +53,11 @@ absl::Status IdentityBudgets::Take(const std::string& who, absl::Duration now,
     store.shut_until = now + limits_.shut_out;
     if (news != nullptr) *news = true;
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("more than ", limits_.at_once, " ", limits_.of,
-                   " at once and ", limits_.per_second,
-                   " a second after them, as many as one identity may "
-                   "have; it is shut out for ",
-                   absl::FormatDuration(limits_.shut_out)));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "more than %d %s at once and %.10g a second after them, as many as one "
+      "identity may have; it is shut out for %s",
+      limits_.at_once, limits_.of, limits_.per_second,
+      absl::FormatDuration(limits_.shut_out)));
 }
 
 }  // namespace pactrain::base

@@ -26,6 +26,16 @@ TEST(IdentityBudgets, GivesAsManyTurnsAsAreStored) {
                        HasSubstr("more than 3 calls at once and 2 a second")));
 }
 
+TEST(IdentityBudgets, SaysLargeLimitsInFull) {
+  IdentityBudgets budgets({.of = "bytes",
+                           .at_once = 16 << 20,
+                           .per_second = 2 << 20,
+                           .shut_out = absl::Seconds(10)});
+  EXPECT_THAT(budgets.Take("a", kStart, nullptr, 17 << 20).message(),
+              HasSubstr("more than 16777216 bytes at once and 2097152 a "
+                        "second after them"));
+}
+
 TEST(IdentityBudgets, MayTakeManyTurnsOrNone) {
   IdentityBudgets budgets = Make();
   EXPECT_OK(budgets.Take("a", kStart, nullptr, 2));

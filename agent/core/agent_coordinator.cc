@@ -228,6 +228,7 @@ void AgentState::Impl::On(const protocol::JoinRefused& message,
 
 void AgentState::Impl::On(const protocol::Prepare& message,
                           absl::Duration now) {
+  TellVotes();  // Before they are why it is refused.
   if (GroupState* group = Running(message.group, message.generation)) {
     group->OnPrepare(message.decision, now);
   }

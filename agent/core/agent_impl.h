@@ -103,6 +103,7 @@ class AgentState::Impl {
   const protocol::TrainerLeft* FindLeft(
       const protocol::GroupId& group, const protocol::Digest& attach_id) const;
   void TellChanged();
+  void TellVotes();
   void ForgetGroups();  // Those of which nobody is here, if there are too many.
 
   const Options options_;
@@ -123,6 +124,7 @@ class AgentState::Impl {
   // and on every stream.
   std::map<protocol::GroupId, protocol::LocalTrainers> local_;
   std::set<protocol::GroupId> changed_;
+  std::set<protocol::GroupId> voted_;  // In votes alone; told at the next tick.
   uint64_t revision_ = 0;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.

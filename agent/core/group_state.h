@@ -98,6 +98,8 @@ class GroupState {
   uint64_t open_step() const { return step_; }  // Or the next one.
   // Committed in this generation.
   uint64_t gradient_steps() const { return gradient_steps_; }
+  // A decision that was prepared and is not in force yet.
+  bool has_candidate() const { return switch_.candidate() != 0; }
 
   void OnPeerConnected(int member);
   void OnPeerDisconnected(int member, bool damaged, const std::string& reason,

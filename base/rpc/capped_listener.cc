@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/rpc/stream_counts.h"
 #include "base/status_macros.h"
 
 namespace pactrain::base {
@@ -27,6 +29,10 @@ namespace {
 
 // Without a free descriptor: until the next try.
 constexpr int kPauseMs = 100;
+
+// Of one that is over before its streams could be counted: as an agent's whole
+// word of its jobs is not held against it, and a flood is over after 2 MiB.
+constexpr uint64_t kBytesOfUnknownStream = 256;
 
 absl::Status SystemError() {
   return absl::UnavailableError(std::strerror(errno));
@@ -55,6 +61,15 @@ absl::StatusOr<std::pair<sockaddr_storage, socklen_t>> AddressOf(
 
 void SetOption(int fd, int level, int name, int value) {
   PT_CHECK(setsockopt(fd, level, name, &value, sizeof value) == 0);
+}
+
+// Both sides are done with it, or one has reset it.
+bool IsClosed(int fd) {
+  constexpr uint8_t kTcpClose = 7;  // Of the kernel's tcp_states.h.
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         info.tcpi_state == kTcpClose;
 }
 
 // Also takes from whoever reads it what it has not read yet: a shutdown alone
@@ -98,6 +113,7 @@ CappedListener::CappedListener(Options options)
            [this](ConnectionPlaces::Place place, CertificateFacts facts) {
              OnProven(place, std::move(facts));
            },
+           [this](const CertificateFacts& facts) { OnKeyUpdate(facts); },
            [this](const std::string& source, const std::string& why) {
              Refuse(source, Refusal::kHandshake,
                     absl::UnauthenticatedError(
@@ -169,13 +185,18 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
     MutexLock lock(&mu_);
     places_.Prove(place);
     const auto it = proven_.find(place);
-    if (it == proven_.end()) return;  // It is gone by now.
-    it->second.facts = std::make_shared<const CertificateFacts>(facts);
-    it->second.who = WhoIs(facts);
+    if (it != proven_.end()) {  // Else it is gone by now, and counts.
+      it->second.facts = std::make_shared<const CertificateFacts>(facts);
+      it->second.who = WhoIs(facts);
+    }
   }
   if (Take(&CappedListener::connections_, facts).ok()) {
     Take(&CappedListener::bytes_, facts, 0).IgnoreError();
   }
+}
+
+void CappedListener::OnKeyUpdate(const CertificateFacts& facts) {
+  Take(&CappedListener::bytes_, facts, kBytesOfKeyUpdate).IgnoreError();
 }
 
 absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
@@ -256,11 +277,13 @@ bool CappedListener::AcceptOne() {
     Refuse("anybody", Refusal::kDescriptors, SystemError());
     return false;
   }
-  Admit(fd, SourceOf(reinterpret_cast<const sockaddr*>(&peer)));
+  const auto* const address = reinterpret_cast<const sockaddr*>(&peer);
+  Admit(fd, SourceOf(address), PeerName(address));
   return true;
 }
 
-void CappedListener::Admit(int fd, const std::string& source) {
+void CappedListener::Admit(int fd, const std::string& source,
+                           const std::string& peer) {
   Refusal limit = {};
   absl::StatusOr<ConnectionPlaces::Admission> admission;
   {
@@ -288,7 +311,7 @@ void CappedListener::Admit(int fd, const std::string& source) {
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   {
     MutexLock lock(&mu_);
-    watched_[watched] = {admission->place, ended};
+    watched_[watched] = {admission->place, ended, peer};
   }
   Acceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_;
@@ -326,32 +349,62 @@ void CappedListener::LookAtOpen() {
   }
 }
 
-uint64_t CappedListener::NotCounted(int watched, Watched& of) const {
+std::optional<CappedListener::Uncounted> CappedListener::NotCounted(
+    int watched, Watched& of) const {
+  const auto proven = proven_.find(of.place);
+  if (proven == proven_.end() || proven->second.facts == nullptr) {
+    return std::nullopt;
+  }
   tcp_info info = {};
   socklen_t size = sizeof info;
   // One that was aborted has been counted, and starts from 0 again.
   if (getsockopt(watched, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
       info.tcpi_bytes_received <= of.counted) {
-    return 0;
+    return std::nullopt;
   }
-  return info.tcpi_bytes_received -
-         std::exchange(of.counted, info.tcpi_bytes_received);
+  const uint64_t bytes = info.tcpi_bytes_received;
+  return Uncounted{watched, of.peer, proven->second.facts,
+                   bytes - std::exchange(of.counted, bytes), bytes - of.looked};
 }
 
 void CappedListener::CountBytes() {
-  std::vector<std::pair<std::shared_ptr<const CertificateFacts>, uint64_t>>
-      come;
+  std::vector<Uncounted> come;
   {
     MutexLock lock(&mu_);
     for (auto& [watched, of] : watched_) {
-      const auto proven = proven_.find(of.place);
-      if (proven == proven_.end() || proven->second.facts == nullptr) continue;
-      const uint64_t bytes = NotCounted(watched, of);
-      if (bytes > 0) come.emplace_back(proven->second.facts, bytes);
+      if (auto uncounted = NotCounted(watched, of)) {
+        come.push_back(*std::move(uncounted));
+      }
     }
   }
-  for (const auto& [facts, bytes] : come) {
-    Take(&CappedListener::bytes_, *facts, bytes).IgnoreError();
+  Charge(come);
+}
+
+void CappedListener::Charge(const std::vector<Uncounted>& come) {
+  std::set<std::string> peers;
+  for (const Uncounted& one : come) {
+    if (one.unlooked >= kBytesOfLook) peers.insert(one.peer);
+  }
+  const std::map<std::string, uint64_t> streams = StreamsOf(peers);
+  for (const Uncounted& one : come) {
+    uint64_t opened = 0;
+    if (peers.contains(one.peer)) {
+      const auto told = streams.find(one.peer);
+      MutexLock lock(&mu_);
+      const auto of = watched_.find(one.watched);
+      if (told != streams.end() && of != watched_.end()) {
+        of->second.looked += one.unlooked;
+        // An older one of this address may still be known; then it is fewer.
+        const uint64_t now = std::max(told->second, of->second.streams);
+        opened = now - std::exchange(of->second.streams, now);
+      } else {
+        // gRPC has forgotten it.
+        opened = one.unlooked / kBytesOfUnknownStream;
+      }
+    }
+    Take(&CappedListener::bytes_, *one.whose,
+         one.bytes + opened * kBytesOfStream)
+        .IgnoreError();
   }
 }
 
@@ -393,24 +446,27 @@ void CappedListener::Refuse(const std::string& source, Refusal refusal,
 
 void CappedListener::Forget(int watched) {
   ConnectionPlaces::Place place = 0;
-  std::shared_ptr<const CertificateFacts> whose;
-  uint64_t bytes = 0;
+  std::vector<Uncounted> last;
   {
     MutexLock lock(&mu_);
-    const auto it = watched_.find(watched);
-    place = it->second.place;
-    const auto proven = proven_.find(place);
-    if (proven != proven_.end()) whose = proven->second.facts;
-    bytes = NotCounted(watched, it->second);
-    watched_.erase(it);
+    Watched& of = watched_.at(watched);
+    place = of.place;
+    if (auto uncounted = NotCounted(watched, of)) {
+      last.push_back(*std::move(uncounted));
+    }
+  }
+  Charge(last);
+  {
+    MutexLock lock(&mu_);
+    watched_.erase(watched);
+    // It was reset: gRPC would still work on what lies there unread, and nobody
+    // count it. Else what gRPC has said last is still to get there.
+    if (IsClosed(watched)) Abort(watched);
     // Closing alone would not do while gRPC still has its own.
     epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
     close(watched);
   }
   Release(place);
-  if (whose != nullptr && bytes > 0) {
-    Take(&CappedListener::bytes_, *whose, bytes).IgnoreError();
-  }
 }
 
 RefusalCounts CappedListener::refused() const {

@@ -59,9 +59,9 @@ std::optional<ConnectTrouble> TlsTroubleOf(absl::string_view message,
   if (tls) {
     return ConnectTrouble{
         "it hung up on this side's certificate or key",
-        "its log says why: another CA or job key, or an expired certificate; "
-        "where it says nothing, this is another port (of /metrics or the "
-        "page)"};
+        "its log says why: another CA or job key, an expired certificate, or "
+        "more than one identity may have; where it says nothing, this is "
+        "another port (of /metrics or the page)"};
   }
   return ConnectTrouble{
       "it hung up on plain text: most likely it speaks TLS",

@@ -28,6 +28,7 @@ struct HandshakeTag {
   std::shared_ptr<HandshakeWatch::Shared> watch;
   HandshakeWatch::Connection connection;
   absl::Duration accepted;
+  std::optional<CertificateFacts> facts;  // Once it is proven.
 };
 
 namespace {
@@ -77,14 +78,7 @@ std::optional<std::string> WhyFailed(const SSL* ssl, const HandshakeTag& tag) {
 
 // The client's Finished: what came before was checked, and nobody can say it
 // who does not hold the keys that were agreed on there.
-void OnMessage(int write, int, int type, const void* bytes, size_t size,
-               SSL* ssl, void* tag) {
-  if (write != 0 || type != SSL3_RT_HANDSHAKE || size == 0 ||
-      *static_cast<const uint8_t*>(bytes) != SSL3_MT_FINISHED) {
-    return;
-  }
-  SSL_set_msg_callback(ssl, nullptr);  // There is nothing more to hear.
-  const auto& accepted = *static_cast<const HandshakeTag*>(tag);
+void OnFinished(const SSL* ssl, HandshakeTag& accepted) {
   auto& watch = *accepted.watch;
   const X509* const certificate = SSL_get0_peer_certificate(ssl);
   if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return;
@@ -94,10 +88,23 @@ void OnMessage(int write, int, int type, const void* bytes, size_t size,
   if (const int links = sk_X509_num(chain); links > 0) {
     facts.anchor = KeyOf(sk_X509_value(chain, links - 1));
   }
+  accepted.facts = facts;
   MutexLock lock(&watch.mutex);
   if (!watch.stopped) {
     watch.options.on_proven(accepted.connection.place, std::move(facts));
   }
+}
+
+void OnMessage(int write, int, int type, const void* bytes, size_t size,
+               SSL* ssl, void* tag) {
+  if (write != 0 || type != SSL3_RT_HANDSHAKE || size == 0) return;
+  auto& accepted = *static_cast<HandshakeTag*>(tag);
+  const uint8_t kind = *static_cast<const uint8_t*>(bytes);
+  if (kind == SSL3_MT_FINISHED) OnFinished(ssl, accepted);
+  if (kind != SSL3_MT_KEY_UPDATE || !accepted.facts) return;
+  auto& watch = *accepted.watch;
+  MutexLock lock(&watch.mutex);
+  if (!watch.stopped) watch.options.on_key_update(*accepted.facts);
 }
 
 void OnNew(void* parent, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
@@ -150,7 +157,7 @@ HandshakeWatch::~HandshakeWatch() { Stop(); }
 
 void HandshakeWatch::Accept(const Connection& connection,
                             const std::function<void()>& hand_over) {
-  const HandshakeTag tag = {shared_, connection, MonotonicNow()};
+  const HandshakeTag tag = {shared_, connection, MonotonicNow(), std::nullopt};
   handing_over = &tag;
   hand_over();
   handing_over = nullptr;

@@ -6,7 +6,8 @@
 // frees it once the handshake has failed or the connection has ended: both are
 // told to whoever has data of his own in that state. What the state says then
 // is the reason. Its messages are told as well: the client's last one comes
-// after its certificate and its signature were checked.
+// after its certificate and its signature were checked, and after it there are
+// none but changes of keys.
 //
 // Thread-safe. A process may have several.
 #ifndef PACTRAIN_BASE_RPC_HANDSHAKE_WATCH_H_
@@ -29,10 +30,12 @@ class HandshakeWatch {
     absl::Duration limit;  // After which gRPC gives a handshake up.
     // As given to the server's credentials.
     CheckPeer check;
-    // Both on gRPC's threads or the caller's of Accept(); must not use this
+    // All on gRPC's threads or the caller's of Accept(); must not use this
     // watch.
     std::function<void(ConnectionPlaces::Place place, CertificateFacts facts)>
         on_proven;
+    // A proven one has changed its keys (TLS 1.3's KeyUpdate).
+    std::function<void(const CertificateFacts& facts)> on_key_update;
     std::function<void(const std::string& source, const std::string& why)>
         on_failed;
   };

@@ -5,7 +5,9 @@
 // 127.0.0.1, so that they are different sources.
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <thread>
@@ -232,7 +234,7 @@ TEST_F(AttackTest, sec_limits_BytesOfAnIdentity) {
       http2::Frame(static_cast<http2::Type>(0x77), 0, 0, std::string(9000, 0));
   for (const std::string& frame : {ping, unknown}) {
     std::string bytes;
-    while (bytes.size() < kLimit / 10) bytes += frame;
+    while (bytes.size() < kLimit / 20) bytes += frame;
     for (const bool one_connection : {true, false}) {
       Stop();
       budgets_.bytes = {.at_once = kLimit, .per_second = 0.001};
@@ -265,9 +267,11 @@ TEST_F(AttackTest, sec_limits_BytesOfAnIdentity) {
         return dial();
       };
       ASSERT_TRUE(dial());
-      for (int i = 0; i < 5; ++i) EXPECT_TRUE(turn()) << i;
+      // What a connection that is over has sent may have been streams.
+      const int within = one_connection ? 10 : 1;
+      for (int i = 0; i < within; ++i) EXPECT_TRUE(turn()) << i;
       EXPECT_EQ(Refused(Refusal::kBudget), 0u);
-      for (int i = 0; i < 10 && turn(); ++i) {
+      for (int i = 0; i < 20 && turn(); ++i) {
       }
       // It is over as soon as they are counted.
       clients.clear();
@@ -280,6 +284,71 @@ TEST_F(AttackTest, sec_limits_BytesOfAnIdentity) {
   }
   EXPECT_EQ(log_.Count(absl::StrCat("more than ", kLimit, " bytes at once")), 4)
       << log_.text();
+}
+
+// Streams whose headers gRPC refuses become no calls, and cost as much.
+TEST_F(AttackTest, sec_limits_StreamsThatBecomeNoCalls) {
+  const base::TlsFiles evil = ca_.Issue("evil", "spiffe://pactrain/agent/evil");
+  constexpr int kStreams = 300;
+  std::string bytes = http2::Preface();
+  for (uint32_t stream = 1; stream < 2 * kStreams; stream += 2) {
+    bytes += http2::Frame(http2::kHeaders, 5, stream, "\x82") +
+             http2::Frame(http2::kReset, 0, stream, std::string(4, 0));
+  }
+  for (const bool one_connection : {true, false}) {
+    Stop();
+    budgets_.bytes = {.at_once = 400'000, .per_second = 0.001};
+    StartWith(Server::kCaps);
+    // These alone are far fewer.
+    const int turns = one_connection ? 1 : 25;
+    ASSERT_LT(turns * (bytes.size() + 4'000), 400'000u);
+    for (int i = 0; i < turns; ++i) {
+      RawClient client = Dial();
+      if (!client.ShakeHands(evil) || !client.Send(bytes)) break;
+      if (one_connection) client.ReceiveAll();
+    }
+    EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kBudget) == 1; }));
+    ExpectServes();
+  }
+}
+
+TEST_F(AttackTest, sec_limits_ChangesOfTlsKeys) {
+  Stop();
+  budgets_.bytes = {.at_once = 400'000, .per_second = 0.001};
+  StartWith(Server::kCaps);
+  RawClient client = Dial();
+  ASSERT_TRUE(
+      client.ShakeHands(ca_.Issue("evil", "spiffe://pactrain/agent/evil")));
+  ASSERT_TRUE(client.Send(http2::Preface()));
+  for (int i = 0; i < 1000 && client.UpdateKeys(); ++i) {
+  }
+  client.ReceiveAll();
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kBudget) == 1; }));
+  ExpectServes();
+}
+
+// gRPC serves its reflection with a thread for each stream that is open.
+TEST_F(AttackTest, sec_limits_ThreadsOfReflection) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = threads();
+  RawClient client = Dial();
+  ASSERT_TRUE(client.ShakeHands(Operator()));
+  std::string bytes = http2::Preface();
+  for (uint32_t stream = 1; stream < 2 * protocol::kMaxConcurrentStreams;
+       stream += 2) {
+    bytes +=
+        http2::Frame(http2::kHeaders, 4, stream,
+                     http2::Call("/grpc.reflection.v1alpha.ServerReflection/"
+                                 "ServerReflectionInfo"));
+  }
+  ASSERT_TRUE(client.Send(bytes));
+  // Some are refused, so all have come.
+  EXPECT_TRUE(ReadUntil(client, http2::kHeaders, 5));
+  EXPECT_LT(threads(), before + 32);
+  ExpectServes();
 }
 
 TEST_F(AttackTest, sec_PortScannerIsNoHarm) {

