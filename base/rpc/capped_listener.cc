@@ -392,13 +392,13 @@ void CappedListener::Charge(const std::vector<Uncounted>& come) {
       const auto told = streams.find(one.peer);
       MutexLock lock(&mu_);
       const auto of = watched_.find(one.watched);
+      if (of != watched_.end()) of->second.looked += one.unlooked;
       if (told != streams.end() && of != watched_.end()) {
-        of->second.looked += one.unlooked;
         // An older one of this address may still be known; then it is fewer.
         const uint64_t now = std::max(told->second, of->second.streams);
         opened = now - std::exchange(of->second.streams, now);
       } else {
-        // gRPC has forgotten it.
+        // gRPC has forgotten it, or calls it by another name.
         opened = one.unlooked / kBytesOfUnknownStream;
       }
     }
