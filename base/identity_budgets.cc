@@ -54,9 +54,9 @@ absl::Status IdentityBudgets::Take(const std::string& who, absl::Duration now,
     if (news != nullptr) *news = true;
   }
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "more than %d %s at once and %.10g a second after them, as many as one "
-      "identity may have; it is shut out for %s",
-      limits_.at_once, limits_.of, limits_.per_second,
+      "more than %d %s at once and %.10g a second after them, as many as %s "
+      "may have; it is shut out for %s",
+      limits_.at_once, limits_.of, limits_.per_second, limits_.whose,
       absl::FormatDuration(limits_.shut_out)));
 }
 

@@ -25,9 +25,10 @@ class IdentityBudgets {
   static constexpr size_t kMaxIdentities = 4096;
 
   struct Limits {
-    std::string of;         // What is counted, for messages: "calls".
-    int at_once = 0;        // >= 1.
-    double per_second = 0;  // > 0.
+    std::string of;  // What is counted, for messages: "calls".
+    std::string whose = "one identity";  // As well.
+    int at_once = 0;                     // >= 1.
+    double per_second = 0;               // > 0.
     absl::Duration shut_out = absl::ZeroDuration();
   };
 

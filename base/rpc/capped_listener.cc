@@ -102,6 +102,7 @@ CappedListener::CappedListener(Options options)
     : tls_(options.tls),
       stays_(std::move(options.stays)),
       stays_version_(std::move(options.stays_version)),
+      maker_(std::move(options.maker)),
       on_refused_(std::move(options.on_refused)),
       connections_(std::move(options.connections)),
       calls_(std::move(options.calls)),
@@ -188,6 +189,7 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
     if (it != proven_.end()) {  // Else it is gone by now, and counts.
       it->second.facts = std::make_shared<const CertificateFacts>(facts);
       it->second.who = WhoIs(facts);
+      it->second.maker = maker_(facts);
     }
   }
   if (Take(&CappedListener::connections_, facts).ok()) {
@@ -203,19 +205,34 @@ absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
   return Take(&CappedListener::calls_, facts);
 }
 
-absl::Status CappedListener::Take(IdentityBudgets CappedListener::*budgets,
+CappedListener::Budgets::Budgets(IdentityBudgets::Limits limits)
+    : own(limits),
+      makers({.of = limits.of,
+              .whose = "all that one job key has made",
+              .at_once = kIdentities * limits.at_once,
+              .per_second = kIdentities * limits.per_second,
+              .shut_out = limits.shut_out}) {}
+
+absl::Status CappedListener::Take(Budgets CappedListener::*budgets,
                                   const CertificateFacts& facts,
                                   uint64_t turns) {
-  const std::string who = WhoIs(facts);
+  std::string who = WhoIs(facts);
+  const std::string maker = maker_(facts);
   absl::Status taken;
   std::string source = "an address that is gone";
   {
     MutexLock lock(&mu_);
     bool news = false;
-    taken = (this->*budgets).Take(who, MonotonicNow(), &news, turns);
+    taken = (this->*budgets).own.Take(who, MonotonicNow(), &news, turns);
+    const bool of_all = taken.ok() && !maker.empty();
+    if (of_all) {
+      taken = (this->*budgets).makers.Take(maker, MonotonicNow(), &news, turns);
+      who = maker;
+    }
     if (taken.ok()) return taken;
     for (const auto& [place, proven] : proven_) {
-      if (proven.facts == nullptr || proven.who != who) continue;
+      if (proven.facts == nullptr) continue;
+      if ((of_all ? proven.maker : proven.who) != who) continue;
       source = proven.source;
       End(place, /*at_once=*/true);
     }

@@ -19,7 +19,9 @@
 // for a while. Bytes are those that the system has taken from it, read or not,
 // looked at every kLookEvery and at a connection's end. What costs more than
 // its bytes counts as more of them: TLS's KeyUpdate, and each stream, for
-// TakeCall() is told of none whose headers gRPC refuses.
+// TakeCall() is told of none whose headers gRPC refuses. Who can make
+// identities of any number has no more than kIdentities of them: those of one
+// maker share such budgets.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -58,6 +60,7 @@ class CappedListener {
       std::function<void(const std::string& source, const absl::Status& why)>;
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
+  static constexpr int kIdentities = 8;
   // gRPC 1.51 needs 40 µs for one, as for so many bytes in other frames.
   static constexpr uint64_t kBytesOfStream = 2048;
   // 12 µs, and no client of gRPC asks for one.
@@ -77,6 +80,9 @@ class CappedListener {
     std::function<uint64_t()> stays_version;
     // Of one identity; with TLS only.
     IdentityBudgets::Limits connections, calls, bytes;
+    // Who can make as many identities like this as he likes; "": nobody whom
+    // this is to bound.
+    std::function<std::string(const CertificateFacts& facts)> maker;
     OnRefused on_refused;
   };
 
@@ -119,11 +125,17 @@ class CappedListener {
     uint64_t unlooked = 0;  // In which streams may have been opened.
   };
 
+  // Of identities, and of those who make them.
+  struct Budgets {
+    explicit Budgets(IdentityBudgets::Limits limits);
+    IdentityBudgets own, makers;
+  };
+
   // Of an open connection.
   struct Proven {
     std::string source;
     std::shared_ptr<const CertificateFacts> facts;  // Null: not checked yet.
-    std::string who;                                // Whose budget it uses up.
+    std::string who, maker;                         // Whose budgets it uses up.
     std::optional<uint64_t> version;  // By which it may stay; none: not asked.
   };
 
@@ -150,7 +162,7 @@ class CappedListener {
   void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
   void OnKeyUpdate(const CertificateFacts& facts);
   // Takes turns; once there are none, ends all connections of that identity.
-  absl::Status Take(IdentityBudgets CappedListener::*budgets,
+  absl::Status Take(Budgets CappedListener::*budgets,
                     const CertificateFacts& facts, uint64_t turns = 1);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
@@ -161,6 +173,7 @@ class CappedListener {
   const bool tls_;
   const std::function<absl::Status(const CertificateFacts&)> stays_;
   const std::function<uint64_t()> stays_version_;
+  const std::function<std::string(const CertificateFacts&)> maker_;
   const OnRefused on_refused_;
   HostPort address_;
   int listener_ = -1, epoll_ = -1, wake_ = -1;
@@ -169,9 +182,9 @@ class CappedListener {
 
   mutable Mutex mu_;
   std::map<int, Watched> watched_ ABSL_GUARDED_BY(mu_);  // By duplicates.
-  IdentityBudgets connections_ ABSL_GUARDED_BY(mu_);
-  IdentityBudgets calls_ ABSL_GUARDED_BY(mu_);
-  IdentityBudgets bytes_ ABSL_GUARDED_BY(mu_);
+  Budgets connections_ ABSL_GUARDED_BY(mu_);
+  Budgets calls_ ABSL_GUARDED_BY(mu_);
+  Budgets bytes_ ABSL_GUARDED_BY(mu_);
   ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
   std::map<ConnectionPlaces::Place, Proven> proven_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);

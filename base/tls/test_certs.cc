@@ -149,7 +149,11 @@ std::string TestCa::Revoke(const std::vector<TlsFiles>& certificates,
 }
 
 TlsFiles IssueByJobKey(char digit, const std::string& uri) {
-  auto key = JobKey::FromText(std::string(64, digit));
+  return IssueByJobKey(std::string(64, digit), uri);
+}
+
+TlsFiles IssueByJobKey(const std::string& text, const std::string& uri) {
+  auto key = JobKey::FromText(text);
   PT_CHECK(key.ok());
   const auto certificates = JobCertificates::Create(*std::move(key), uri);
   PT_CHECK(certificates.ok());

@@ -54,6 +54,7 @@ class TestCa {
 
 // Of the job whose key is 64 times `digit`.
 TlsFiles IssueByJobKey(char digit, const std::string& uri);
+TlsFiles IssueByJobKey(const std::string& text, const std::string& uri);
 
 }  // namespace pactrain::base
 

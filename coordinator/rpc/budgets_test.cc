@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/tls/job_key.h"
 #include "coordinator/rpc/test_attacks.h"
 #include "gmock/gmock.h"
 #include "protocol/limits.h"
@@ -77,6 +78,38 @@ TEST_F(BudgetsTest, sec_limits_ConnectionsOfAnIdentity) {
   for (RawClient& client : open) client.ReceiveAll();  // and so are the others.
   EXPECT_EQ(Refused(Refusal::kBudget), 1u);
   ExpectServes();
+}
+
+// Nor are other names, which the key of one job makes as one likes.
+TEST_F(BudgetsTest, sec_limits_NamesThatOneJobKeyMakes) {
+  Stop();
+  budgets_.connections = {.at_once = 2, .per_second = 0.001};
+  const std::string first(64, '1');
+  Start(base::IssueByJobKey(first, "spiffe://pactrain/coordinator"));
+  const auto bound =
+      base::JobKey::FromText(first)->NewBoundText("vision.job.pactrain");
+  ASSERT_TRUE(bound.ok());
+  std::vector<RawClient> open;
+  const auto dial = [&](const std::string& key, const std::string& uri) {
+    open.push_back(Dial());
+    return open.back().ShakeHands(base::IssueByJobKey(key, uri)) &&
+           !open.back().Receive().empty();
+  };
+  const auto evil = [&] {
+    return dial(*bound, absl::StrCat("spiffe://vision.job.pactrain/agent/a",
+                                     open.size(), "..vision"));
+  };
+  for (int i = 0; i < 8 * 2; ++i) EXPECT_TRUE(evil()) << i;
+  EXPECT_EQ(Refused(Refusal::kBudget), 0u);
+  evil();
+  for (RawClient& client : open) client.ReceiveAll();
+  EXPECT_EQ(Refused(Refusal::kBudget), 1u);
+  EXPECT_TRUE(log_.Has("as many as all that one job key has made may have"))
+      << log_.text();
+  // The coordinator's own key makes names for all of a cluster.
+  for (int i = 0; i < 8 * 2 + 2; ++i) {
+    EXPECT_TRUE(dial(first, absl::StrCat("spiffe://pactrain/agent/a", i))) << i;
+  }
 }
 
 // Frames that belong to no call are no way around it, whether gRPC answers them

@@ -60,6 +60,17 @@ base::IdentityBudgets::Limits LimitsOf(const char* what,
           .shut_out = Server::kShutOut};
 }
 
+// The key of one job, whose holders give themselves names. Who holds the
+// coordinator's own may do everything, and all of a cluster may have it.
+std::string MakerOf(const base::CertificateFacts& facts) {
+  const auto identity = protocol::IdentityOf(facts.uris);
+  if (facts.issuer.empty() || !identity.ok() || identity->job.empty()) {
+    return "";
+  }
+  return absl::StrCat("job key ", facts.issuer, " of job '", identity->job,
+                      "'");
+}
+
 // What somebody may do is asked at each call.
 absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
   return protocol::IdentityOf(uris).status();
@@ -87,18 +98,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     server->access_.SetAnchors(server->tls_->anchors());
   }
   auto listener = base::CappedListener::Open(
-      listen,
-      {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
-       &CheckIsSomebody,
-       [self](const base::CertificateFacts& facts) {
-         return self->access_.CheckStays(facts);
-       },
-       [self] { return self->access_.version(); },
-       LimitsOf("connections", budgets.connections),
-       LimitsOf("calls", budgets.calls), LimitsOf("bytes", budgets.bytes),
-       [self](const std::string& source, const absl::Status& why) {
-         self->OnRefused("from " + source, std::string(why.message()));
-       }});
+      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
+               &CheckIsSomebody,
+               [self](const base::CertificateFacts& facts) {
+                 return self->access_.CheckStays(facts);
+               },
+               [self] { return self->access_.version(); },
+               LimitsOf("connections", budgets.connections),
+               LimitsOf("calls", budgets.calls),
+               LimitsOf("bytes", budgets.bytes), &MakerOf,
+               [self](const std::string& source, const absl::Status& why) {
+                 self->OnRefused("from " + source, std::string(why.message()));
+               }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "--listen: cannot listen on ", listen.ToString(), ": ",
