@@ -53,9 +53,10 @@ TEST_F(BudgetsTest, sec_rapid_reset) {
     again.ReceiveAll();
   }
   // Once by each of the three servers.
-  EXPECT_EQ(log_.Count("127.0.0.2, spiffe://pactrain/agent/evil: more than "),
-            3)
-      << log_.text();
+  EXPECT_TRUE(Eventually([&] {
+    return log_.Count("127.0.0.2, spiffe://pactrain/agent/evil: more than ") ==
+           3;
+  })) << log_.text();
 }
 
 // A connection for each call is no way around it.
@@ -104,8 +105,9 @@ TEST_F(BudgetsTest, sec_limits_NamesThatOneJobKeyMakes) {
   evil();
   for (RawClient& client : open) client.ReceiveAll();
   EXPECT_EQ(Refused(Refusal::kBudget), 1u);
-  EXPECT_TRUE(log_.Has("as many as all that one job key has made may have"))
-      << log_.text();
+  EXPECT_TRUE(Eventually([&] {  // It is told after they have ended.
+    return log_.Has("as many as all that one job key has made may have");
+  })) << log_.text();
   // The coordinator's own key makes names for all of a cluster.
   for (int i = 0; i < 8 * 2 + 2; ++i) {
     EXPECT_TRUE(dial(first, absl::StrCat("spiffe://pactrain/agent/a", i))) << i;
@@ -170,8 +172,10 @@ TEST_F(BudgetsTest, sec_limits_BytesOfAnIdentity) {
       ExpectServes();
     }
   }
-  EXPECT_EQ(log_.Count(absl::StrCat("more than ", kLimit, " bytes at once")), 4)
-      << log_.text();
+  EXPECT_TRUE(Eventually([&] {
+    return log_.Count(absl::StrCat("more than ", kLimit, " bytes at once")) ==
+           4;
+  })) << log_.text();
 }
 
 // Streams whose headers gRPC refuses become no calls, and cost as much.
