@@ -45,7 +45,10 @@ def test_a_rank_lost_in_a_copy_leaves_a_step_to_all_or_to_none(
     first, last = running.ranks
     running.wait_until(lambda: bool(first.value or first.error), PATIENCE_SECONDS)
     assert first.value["error"] in TYPED, first
-    assert first.value["steps"] == applied
+    # Who dies while it waits has given all gradients: its agent votes for that step, or hears of
+    # the end first, which ends the generation before its vote.
+    dies_waiting = where == "exchange" and number == signal.SIGKILL
+    assert first.value["steps"] in ({applied - 1, applied} if dies_waiting else {applied})
     assert first.value["untouched"]
     assert first.value["cleared"]
     if number == signal.SIGKILL:
