@@ -141,9 +141,8 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
         if not job.wait_for_steps(20):
             return Outcome("the job did not start")
         argv = [sys.executable, str(Path(__file__).with_name("attacker.py")), attack.what]
-        evil = children.start(
-            f"evil-{attack.what}", [*argv, where, str(victims.pki), "agent-evil"], {}
-        )
+        who = [where, str(victims.pki), victims.attacker()]
+        evil = children.start(f"evil-{attack.what}", [*argv, *who], {})
         evil.wait_for("ready", READY_S)
         idle = children.start(f"idle-{attack.what}", [sys.executable, "-c", "while True: pass"], {})
         for child in (evil, idle):
@@ -211,11 +210,10 @@ class Field:
         tries: list[Outcome] = []
         while len(tries) < TRIES and all(outcome.why for outcome in tries):
             tries.append(live(attack, self.victims, self.children, self.turns))
-        return Outcome(
-            tries[-1].why,
-            min(outcome.ratio for outcome in tries),
-            max(outcome.growth_mib for outcome in tries),
-        )
+            if tries[-1].why:
+                print(f"   try {len(tries)} of {TRIES}: {tries[-1].why}", flush=True)
+        growth = max(outcome.growth_mib for outcome in tries)
+        return Outcome(tries[-1].why, tries[-1].ratio, growth)
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from bench.processes import Child, Children
 
 PATIENCE_S = 60.0
 ADMIN_PATIENCE_S = 30.0
+ATTACKERS = 64
 
 
 class Job(Closing):
@@ -85,7 +86,8 @@ class Victims:
         self._folder = folder
         root = Path(__file__).resolve().parents[2]
         who: list[str | Path] = ["--coordinator", "--operator"]
-        for agent in ("a", "b", "evil"):
+        self._attackers = (f"agent-evil{number}" for number in range(ATTACKERS))
+        for agent in ("a", "b", *(f"evil{number}" for number in range(ATTACKERS))):
             who += ["--agent", agent]
         subprocess.run(
             [root / "tools/certs", self.pki, *who], check=True, stdout=subprocess.DEVNULL
@@ -121,6 +123,10 @@ class Victims:
         line = child.wait_for("listening", PATIENCE_S)
         self._said = dict(part.split("=", 1) for part in line.split()[1:])
         return child
+
+    def attacker(self) -> str:
+        """Whose certificate an attack may use: nobody's before, for his budgets are full."""
+        return next(self._attackers)
 
     def job(self, name: str) -> Job:
         return Job(self._children, self._trainer, self.sockets, name)
