@@ -1,10 +1,9 @@
 #include "base/rpc/capped_listener.h"
 
-// Not netinet/tcp.h: that of Debian 12's libc does not know the bytes received.
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -29,10 +28,6 @@ namespace {
 
 // Without a free descriptor: until the next try.
 constexpr int kPauseMs = 100;
-
-// Of one that is over before its streams could be counted: as an agent's whole
-// word of its jobs is not held against it, and a flood is over after 2 MiB.
-constexpr uint64_t kBytesOfUnknownStream = 256;
 
 absl::Status SystemError() {
   return absl::UnavailableError(std::strerror(errno));
@@ -65,11 +60,10 @@ void SetOption(int fd, int level, int name, int value) {
 
 // Both sides are done with it, or one has reset it.
 bool IsClosed(int fd) {
-  constexpr uint8_t kTcpClose = 7;  // Of the kernel's tcp_states.h.
   tcp_info info = {};
   socklen_t size = sizeof info;
   return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-         info.tcpi_state == kTcpClose;
+         info.tcpi_state == TCP_CLOSE;
 }
 
 // Also takes from whoever reads it what it has not read yet: a shutdown alone
@@ -104,6 +98,7 @@ CappedListener::CappedListener(Options options)
       stays_version_(std::move(options.stays_version)),
       maker_(std::move(options.maker)),
       on_refused_(std::move(options.on_refused)),
+      meter_(StreamsOf),
       connections_(std::move(options.connections)),
       calls_(std::move(options.calls)),
       bytes_(std::move(options.bytes)),
@@ -328,8 +323,9 @@ void CappedListener::Admit(int fd, const std::string& source,
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   {
     MutexLock lock(&mu_);
-    watched_[watched] = {admission->place, ended, peer};
+    watched_[watched] = {admission->place, ended};
   }
+  meter_.Add(watched, peer);
   Acceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_;
   connection.fd = fd;
@@ -366,62 +362,21 @@ void CappedListener::LookAtOpen() {
   }
 }
 
-std::optional<CappedListener::Uncounted> CappedListener::NotCounted(
-    int watched, Watched& of) const {
-  const auto proven = proven_.find(of.place);
-  if (proven == proven_.end() || proven->second.facts == nullptr) {
-    return std::nullopt;
-  }
-  tcp_info info = {};
-  socklen_t size = sizeof info;
-  // One that was aborted has been counted, and starts from 0 again.
-  if (getsockopt(watched, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-      info.tcpi_bytes_received <= of.counted) {
-    return std::nullopt;
-  }
-  const uint64_t bytes = info.tcpi_bytes_received;
-  return Uncounted{watched, of.peer, proven->second.facts,
-                   bytes - std::exchange(of.counted, bytes), bytes - of.looked};
-}
-
-void CappedListener::CountBytes() {
-  std::vector<Uncounted> come;
+void CappedListener::CountBytes(std::optional<int> only) {
+  std::map<int, std::shared_ptr<const CertificateFacts>> whose;
   {
     MutexLock lock(&mu_);
-    for (auto& [watched, of] : watched_) {
-      if (auto uncounted = NotCounted(watched, of)) {
-        come.push_back(*std::move(uncounted));
-      }
+    for (const auto& [watched, of] : watched_) {
+      if (only && *only != watched) continue;
+      const auto proven = proven_.find(of.place);
+      if (proven == proven_.end() || proven->second.facts == nullptr) continue;
+      whose[watched] = proven->second.facts;
     }
   }
-  Charge(come);
-}
-
-void CappedListener::Charge(const std::vector<Uncounted>& come) {
-  std::set<std::string> peers;
-  for (const Uncounted& one : come) {
-    if (one.unlooked >= kBytesOfLook) peers.insert(one.peer);
-  }
-  const std::map<std::string, uint64_t> streams = StreamsOf(peers);
-  for (const Uncounted& one : come) {
-    uint64_t opened = 0;
-    if (peers.contains(one.peer)) {
-      const auto told = streams.find(one.peer);
-      MutexLock lock(&mu_);
-      const auto of = watched_.find(one.watched);
-      if (of != watched_.end()) of->second.looked += one.unlooked;
-      if (told != streams.end() && of != watched_.end()) {
-        // An older one of this address may still be known; then it is fewer.
-        const uint64_t now = std::max(told->second, of->second.streams);
-        opened = now - std::exchange(of->second.streams, now);
-      } else {
-        // gRPC has forgotten it, or calls it by another name.
-        opened = one.unlooked / kBytesOfUnknownStream;
-      }
-    }
-    Take(&CappedListener::bytes_, *one.whose,
-         one.bytes + opened * kBytesOfStream)
-        .IgnoreError();
+  std::vector<int> proven;
+  for (const auto& [watched, facts] : whose) proven.push_back(watched);
+  for (const auto& [watched, bytes] : meter_.Count(proven)) {
+    Take(&CappedListener::bytes_, *whose.at(watched), bytes).IgnoreError();
   }
 }
 
@@ -462,19 +417,12 @@ void CappedListener::Refuse(const std::string& source, Refusal refusal,
 }
 
 void CappedListener::Forget(int watched) {
+  CountBytes(watched);
+  meter_.Remove(watched);
   ConnectionPlaces::Place place = 0;
-  std::vector<Uncounted> last;
   {
     MutexLock lock(&mu_);
-    Watched& of = watched_.at(watched);
-    place = of.place;
-    if (auto uncounted = NotCounted(watched, of)) {
-      last.push_back(*std::move(uncounted));
-    }
-  }
-  Charge(last);
-  {
-    MutexLock lock(&mu_);
+    place = watched_.at(watched).place;
     watched_.erase(watched);
     // It was reset: gRPC would still work on what lies there unread, and nobody
     // count it. Else what gRPC has said last is still to get there.

@@ -16,12 +16,11 @@
 // gRPC 1.51 bounds calls that are open at once, and not those that are opened
 // and taken back (CVE-2023-44487), and no frames that belong to no call. So who
 // exceeds one loses all connections and what lies unread in them, and gets none
-// for a while. Bytes are those that the system has taken from it, read or not,
-// looked at every kLookEvery and at a connection's end. What costs more than
-// its bytes counts as more of them: TLS's KeyUpdate, and each stream, for
-// TakeCall() is told of none whose headers gRPC refuses. Who can make
-// identities of any number has no more than kIdentities of them: those of one
-// maker share such budgets.
+// for a while. Bytes are a TrafficMeter's, counted every kLookEvery and at a
+// connection's end: with streams, for TakeCall() is told of none whose headers
+// gRPC refuses. TLS's KeyUpdate counts as more than its bytes as well. Who can
+// make identities of any number has no more than kIdentities of them: those of
+// one maker share such budgets.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -49,6 +48,7 @@
 #include "base/net.h"
 #include "base/rpc/credentials.h"
 #include "base/rpc/handshake_watch.h"
+#include "base/rpc/traffic_meter.h"
 #include "base/tls/certificate_facts.h"
 
 namespace pactrain::base {
@@ -61,12 +61,8 @@ class CappedListener {
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
   static constexpr int kIdentities = 8;
-  // gRPC 1.51 needs 40 µs for one, as for so many bytes in other frames.
-  static constexpr uint64_t kBytesOfStream = 2048;
   // 12 µs, and no client of gRPC asks for one.
   static constexpr uint64_t kBytesOfKeyUpdate = 2048;
-  // Streams are looked up again after so many bytes: it costs 20 µs.
-  static constexpr uint64_t kBytesOfLook = 4096;
 
   struct Options {
     ConnectionCaps::Limits limits;
@@ -111,18 +107,6 @@ class CappedListener {
   struct Watched {
     ConnectionPlaces::Place place = 0;
     std::shared_ptr<std::atomic<bool>> ended;
-    std::string peer;      // As gRPC calls it.
-    uint64_t counted = 0;  // Of the bytes that came.
-    uint64_t looked = 0;   // How many of them had been when
-    uint64_t streams = 0;  // these were counted.
-  };
-  // What one has sent since it was counted last.
-  struct Uncounted {
-    int watched = -1;
-    std::string peer;
-    std::shared_ptr<const CertificateFacts> whose;
-    uint64_t bytes = 0;
-    uint64_t unlooked = 0;  // In which streams may have been opened.
   };
 
   // Of identities, and of those who make them.
@@ -148,12 +132,9 @@ class CappedListener {
   void MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way);
   // Ends those that may not stay.
   void LookAtOpen();
-  // Of each that is proven and has sent something since it was counted last.
-  void CountBytes();
-  // None: it is not proven, or has sent nothing.
-  std::optional<Uncounted> NotCounted(int watched, Watched& of) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Charge(const std::vector<Uncounted>& come);
+  // What has come on these, by their duplicates, or on all; of those that are
+  // proven.
+  void CountBytes(std::optional<int> only = std::nullopt);
   // gRPC sees that it is over; so does the thread, which then forgets it.
   // What was said to the other side before still gets there, unless `at_once`:
   // then what it said last is not heard either.
@@ -179,6 +160,7 @@ class CappedListener {
   int listener_ = -1, epoll_ = -1, wake_ = -1;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;
+  TrafficMeter meter_;  // Of the thread, and of Stop() once that has ended.
 
   mutable Mutex mu_;
   std::map<int, Watched> watched_ ABSL_GUARDED_BY(mu_);  // By duplicates.

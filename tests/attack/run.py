@@ -32,6 +32,7 @@ IN_NAMESPACE = "PACTRAIN_ATTACK_NAMESPACE"
 DAEMONS = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out/bin"))
 MOST_RATIO = 1.2
 MOST_GAP_S = 1.0
+BACK_S = 1.0  # So long after an attack a step takes what it took before.
 MOST_GROWTH_MIB = 256
 TEST_TIMEOUT_S = 600
 READY_S = 120.0
@@ -160,12 +161,18 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
             spans[attacks_now].append((begin, time.monotonic()))
         others = attack.what not in BESIDE or BESIDE[attack.what](victims)
         attacked = evil.process.poll() is None
+        evil.process.kill()
+        idle.process.send_signal(signal.SIGCONT)
+        ended = time.monotonic()
+        without.ask_for(victims, BACK_S + TURN_S)
+        afterwards = [(ended + BACK_S, time.monotonic())]
         for child in (evil, idle):
             child.process.kill()
             child.process.wait()
         before, during = job.step_seconds(spans[False]), job.step_seconds(spans[True])
         judged = turns >= WHOLE_TURNS
-        ratio, growth = during / before, victims.resident_mib() - resident
+        ratio, back = during / before, job.step_seconds(afterwards) / before
+        growth = victims.resident_mib() - resident
         gap = job.longest_gap(spans[True][0][0], spans[True][-1][1])
         whys = {
             f"an operator was not answered ({beside.slowest_s:.1f} s)": not beside.all_given,
@@ -174,11 +181,13 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
             "the job ended": not job.wait_for_steps(5, 10),
             # Two short turns on a machine with other work: said here, judged at night.
             f"a step took {ratio:.2f} x its median without it": judged and ratio > MOST_RATIO,
+            f"a second after it a step took {back:.2f} x": judged and back > MOST_RATIO,
             f"there was no step for {gap:.1f} s": judged and gap > MOST_GAP_S,
             f"the coordinator grew by {growth:.0f} MiB": growth > MOST_GROWTH_MIB,
         }
     print(
-        f"   step {before * 1e3:.1f} ms x {ratio:.2f}, none for {gap:.2f} s, "
+        f"   step {before * 1e3:.1f} ms x {ratio:.2f}, a second after it x {back:.2f}, "
+        f"none for {gap:.2f} s, "
         f"slowest answer {beside.slowest_s:.2f} s "
         f"(without it {without.slowest_s:.2f} s), + {growth:.0f} MiB, "
         f"{'a quarter of a core' if processes else 'no limit'}",
