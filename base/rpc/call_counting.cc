@@ -4,6 +4,7 @@
 #include <grpcpp/support/server_interceptor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/rpc/credentials.h"
 
 namespace pactrain::base {
 namespace {
@@ -32,8 +34,12 @@ RpcMethod MethodOf(const grpc_ex::ServerRpcInfo& info) {
 
 class Call : public grpc_ex::Interceptor {
  public:
-  Call(RpcMethod method, RpcCounter* counter)
-      : method_(std::move(method)), counter_(counter) {
+  Call(grpc_ex::ServerRpcInfo* info, RpcCounter* counter,
+       const OnMessage& on_message)
+      : info_(info),
+        method_(MethodOf(*info)),
+        counter_(counter),
+        on_message_(on_message) {
     counter_->OnStarted(method_);
   }
   // gRPC is done with the call. Who went away without a status has cancelled.
@@ -46,32 +52,46 @@ class Call : public grpc_ex::Interceptor {
             grpc_ex::InterceptionHookPoints::PRE_SEND_STATUS)) {
       code_ = static_cast<size_t>(methods->GetSendStatus().error_code());
     }
+    // There is none where its client is done.
+    if (on_message_ != nullptr &&
+        methods->QueryInterceptionHookPoint(
+            grpc_ex::InterceptionHookPoints::POST_RECV_MESSAGE) &&
+        methods->GetRecvMessage() != nullptr) {
+      if (!facts_) facts_ = PeerFacts(*info_->server_context()->auth_context());
+      on_message_(*facts_);
+    }
     methods->Proceed();
   }
 
  private:
+  grpc_ex::ServerRpcInfo* const info_;
   const RpcMethod method_;
   RpcCounter* const counter_;
+  const OnMessage& on_message_;
+  std::optional<CertificateFacts> facts_;  // Once there is a message.
   const absl::Duration begin_ = MonotonicNow();
   size_t code_ = grpc::StatusCode::CANCELLED;
 };
 
 class Factory : public grpc_ex::ServerInterceptorFactoryInterface {
  public:
-  explicit Factory(RpcCounter* counter) : counter_(counter) {}
+  Factory(RpcCounter* counter, OnMessage on_message)
+      : counter_(counter), on_message_(std::move(on_message)) {}
   grpc_ex::Interceptor* CreateServerInterceptor(
       grpc_ex::ServerRpcInfo* info) override {
-    return new Call(MethodOf(*info), counter_);
+    return new Call(info, counter_, on_message_);
   }
 
  private:
   RpcCounter* const counter_;
+  const OnMessage on_message_;
 };
 
 }  // namespace
 
 void CountCalls(std::initializer_list<const char*> services,
-                RpcCounter* counter, grpc::ServerBuilder& builder) {
+                RpcCounter* counter, OnMessage on_message,
+                grpc::ServerBuilder& builder) {
   for (const char* name : services) {
     const google::protobuf::ServiceDescriptor* service =
         google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
@@ -86,7 +106,8 @@ void CountCalls(std::initializer_list<const char*> services,
   }
   std::vector<std::unique_ptr<grpc_ex::ServerInterceptorFactoryInterface>>
       factories;
-  factories.push_back(std::make_unique<Factory>(counter));
+  factories.push_back(
+      std::make_unique<Factory>(counter, std::move(on_message)));
   builder.experimental().SetInterceptorCreators(std::move(factories));
 }
 

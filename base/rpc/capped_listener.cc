@@ -200,6 +200,10 @@ absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
   return Take(&CappedListener::calls_, facts);
 }
 
+absl::Status CappedListener::TakeMessage(const CertificateFacts& facts) {
+  return Take(&CappedListener::bytes_, facts, kBytesOfMessage);
+}
+
 CappedListener::Budgets::Budgets(IdentityBudgets::Limits limits)
     : own(limits),
       makers({.of = limits.of,

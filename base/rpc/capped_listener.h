@@ -18,9 +18,9 @@
 // exceeds one loses all connections and what lies unread in them, and gets none
 // for a while. Bytes are a TrafficMeter's, counted every kLookEvery and at a
 // connection's end: with streams, for TakeCall() is told of none whose headers
-// gRPC refuses. TLS's KeyUpdate counts as more than its bytes as well. Who can
-// make identities of any number has no more than kIdentities of them: those of
-// one maker share such budgets.
+// gRPC refuses. Messages and TLS's KeyUpdate count as more than their bytes as
+// well. Who can make identities of any number has no more than kIdentities of
+// them: those of one maker share such budgets.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -61,6 +61,8 @@ class CappedListener {
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
   static constexpr int kIdentities = 8;
+  // gRPC needs 80 µs for one that comes alone, and twice says that it has it.
+  static constexpr uint64_t kBytesOfMessage = 4096;
   // 12 µs, and no client of gRPC asks for one.
   static constexpr uint64_t kBytesOfKeyUpdate = 2048;
 
@@ -98,6 +100,8 @@ class CappedListener {
   // Counts a call of whom this certificate is. ResourceExhausted: it is one too
   // many, and its connections are over.
   absl::Status TakeCall(const CertificateFacts& facts);
+  // The same of a message of a call, among the bytes.
+  absl::Status TakeMessage(const CertificateFacts& facts);
 
   RefusalCounts refused() const;
   int open() const;

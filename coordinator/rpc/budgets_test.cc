@@ -11,6 +11,7 @@
 #include "coordinator/rpc/test_attacks.h"
 #include "gmock/gmock.h"
 #include "protocol/limits.h"
+#include "protocol/proto_convert.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -18,6 +19,15 @@ namespace {
 using ::testing::HasSubstr;
 
 using BudgetsTest = AttackFixture;
+
+// An agent's, as a frame of the first call of its connection.
+std::string Says(const protocol::AgentMessage& message) {
+  const std::string bytes = protocol::ToProto(message).SerializeAsString();
+  std::string head(5, '\0');  // Not compressed; its size.
+  head[3] = static_cast<char>(bytes.size() >> 8);
+  head[4] = static_cast<char>(bytes.size());
+  return http2::Frame(http2::kData, 0, 1, head + bytes);
+}
 
 // Calls that are taken back at once, thousands of them: few are served, and
 // whose they are loses all connections, is named and gets no other.
@@ -200,6 +210,42 @@ TEST_F(BudgetsTest, sec_limits_StreamsThatBecomeNoCalls) {
       if (one_connection) client.ReceiveAll();
     }
     EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kBudget) == 1; }));
+    ExpectServes();
+  }
+}
+
+// Messages without an end on one call, of whichever service.
+TEST_F(BudgetsTest, sec_limits_MessagesOfACall) {
+  const base::TlsFiles evil = ca_.Issue("evil", "spiffe://pactrain/agent/evil");
+  constexpr size_t kLimit = 400'000;
+  constexpr int kMessages = 200;
+  struct Flood {
+    const char* method;
+    std::string first, each;
+  };
+  for (const Flood& flood :
+       {Flood{"/pactrain.v1.Coordinator/AgentStream",
+              Says(protocol::AgentHello{"evil", base::DigestOf("evil"), "evil",
+                                        "127.0.0.1:9", "1", ""}),
+              Says(protocol::Heartbeat{})},
+        Flood{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              "", http2::Frame(http2::kData, 0, 1, std::string(5, 0))}}) {
+    Stop();
+    budgets_.bytes = {.at_once = kLimit, .per_second = 0.001};
+    StartWith(Server::kCaps);
+    RawClient client = Dial();
+    ASSERT_TRUE(client.ShakeHands(evil));
+    std::string bytes =
+        absl::StrCat(http2::Preface(),
+                     http2::Frame(http2::kHeaders, http2::kEndHeaders, 1,
+                                  http2::Call(flood.method)),
+                     flood.first);
+    for (int i = 0; i < kMessages; ++i) bytes += flood.each;
+    ASSERT_LT(bytes.size() + 10'000, kLimit);
+    client.Send(bytes);
+    client.ReceiveAll();
+    EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kBudget) == 1; }))
+        << flood.method;
     ExpectServes();
   }
 }

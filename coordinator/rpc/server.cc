@@ -126,9 +126,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                                   [self](const base::CertificateFacts& facts) {
                                     return self->listener_->TakeCall(facts);
                                   }));
+  base::OnMessage on_message;
+  if (tls.given()) {
+    // Whose it was one too many has no connections any more.
+    on_message = [self](const base::CertificateFacts& facts) {
+      self->listener_->TakeMessage(facts).IgnoreError();
+    };
+  }
   base::CountCalls(
       {v1::Coordinator::service_full_name(), v1::Admin::service_full_name()},
-      &server->calls_, builder);
+      &server->calls_, on_message, builder);
   builder.RegisterService(&server->agents_);
   builder.RegisterService(&server->admin_);
   server->server_ = builder.BuildAndStart();

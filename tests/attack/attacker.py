@@ -210,7 +210,10 @@ def hold(connection: ssl.SSLSocket) -> None:
 
 def waiting_jobs(target: Target) -> None:
     """As many jobs as a coordinator serves, each waiting for a rank that never comes."""
-    with target.connect() as connection:
+    with (
+        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
+        target.connect() as connection,
+    ):
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
         fields = call("/pactrain.v1.Coordinator/AgentStream")
         connection.sendall(frame(HEADERS, END_HEADERS, 1, fields))
