@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from bench.evidence import steps, tuning
 from bench.evidence.tuning import best_factor
@@ -80,6 +83,7 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
 
     monkeypatch.setattr(steps, "Run", make)
     monkeypatch.setattr(steps, "run_piece", keep)
+    monkeypatch.setattr(steps, "check_start", lambda workload: None)
     steps.run_workload(Stub(), ["ddp", "fp16"], [1, 2], tune=True)
     assert ran == [("ddp", 1, 1.0), ("ddp", 2, 1.0), ("ddp", 1, 0.5), ("ddp", 1, 2.0),
                    ("ddp", 2, 2.0), ("fp16", 1, 0.5), ("fp16", 1, 1.0), ("fp16", 1, 2.0),
@@ -87,3 +91,28 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
     ran.clear()
     steps.run_workload(Stub(), ["fp16"], [1, 2, 3], tune=False)
     assert ran == [("ddp", 3, 2.0), ("fp16", 3, 2.0)]
+
+
+class Starts(Stub):
+    def make_model(self) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
+        return {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
+
+    def score(self, model: nn.Module, test: bool) -> float:
+        return float(model(torch.ones(1)))
+
+
+def test_rows_from_other_weights_than_ddps_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    steps.check_start(Starts())  # The first of all.
+    path = steps.piece_path("transformer", "ddp", 1)
+    path.parent.mkdir()
+    path.write_text(json.dumps({"start": 1.0, "machine": "an Intel"}))
+    steps.check_start(Starts())
+    path.write_text(json.dumps({"start": 1.5, "machine": "an Intel"}))
+    with pytest.raises(ValueError, match=r"1\.0000 nats here, allowed: 1\.5000, .* on an Intel"):
+        steps.run_workload(Starts(), ["fp16"], [1], tune=False)

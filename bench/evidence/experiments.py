@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.evidence import chosen
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
-from bench.evidence.steps import FOLDER, fix_target, run_missing, run_piece
+from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import all_reduce_bytes
@@ -132,6 +132,7 @@ def main(argv: list[str]) -> int:
     try:
         names = chosen("names", options.names, VARIANTS)
         workload = ByteTransformer()
+        check_start(workload)
         target = fix_target(workload, SEEDS)
         for seed in (int(seed) for seed in options.seeds.split(",")):
             for name in COMPARED:

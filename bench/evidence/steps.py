@@ -67,6 +67,25 @@ def note_start(workload: Vision) -> None:
     STARTS.write_text(json.dumps(starts, indent=1) + "\n")
 
 
+def check_start(workload: Workload) -> None:
+    """ValueError: its rows began from other weights than this machine pre-trains to."""
+    first = piece_path(workload.name, "ddp", FIRST_SEED)
+    if workload.place.device.type != "cpu" or not first.exists():
+        return
+    ddp = json.loads(first.read_text())
+    model = workload.make_model()
+    model.load_state_dict(workload.pretrained(print))
+    score = workload.score(model, test=False)
+    if score != ddp["start"]:
+        raise ValueError(
+            f"{workload.name} starts from {score:.4f} {workload.score_unit} here, allowed: "
+            f"{ddp['start']:.4f}, as the rows that are there, which ran on {ddp['machine']}: seeds "
+            f"are pairs only from the same weights. Run it on such a machine, or all of it anew: "
+            f"remove {FOLDER / workload.name}, and what {STARTS.name} and {TARGETS.name} beside it "
+            f"say of it."
+        )
+
+
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
     """Of all methods, seeds and factors of the rate; a target lies beside them."""
     paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
@@ -172,6 +191,7 @@ def run_workload(
     """DDP's seeds, the target, then method by method, factors first."""
     if isinstance(workload, Vision) and workload.name in WORKLOADS:
         note_start(workload)
+    check_start(workload)
     if workload.name not in read_targets():
         for seed in seeds:
             run_missing(workload, "ddp", seed, None)

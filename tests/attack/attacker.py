@@ -29,6 +29,7 @@ WAITING_JOBS = 100
 SLOW_REQUESTS = 200
 SLOT_ELEMENTS = 1 << 29  # 2 GiB, and as much for the result.
 STREAMS_A_TURN = 14_800
+BEATS = 20
 RECORD = 16_000  # Bytes that TLS carries at once, or a little less.
 
 
@@ -190,6 +191,32 @@ def no_frames(target: Target) -> None:
     endless(target, frame(NO_KIND, 0, 0), answers=False)
 
 
+def beat() -> bytes:
+    """What an agent says each second."""
+    return frame(DATA, 0, 1, framed(message({2: b""})))
+
+
+def agent_stream(target: Target) -> bytes:
+    """Opens it, and says hello."""
+    fields = call("/pactrain.v1.Coordinator/AgentStream")
+    hello = hello_of(target.name.removeprefix("agent-"))
+    return frame(HEADERS, END_HEADERS, 1, fields) + frame(DATA, 0, 1, hello)
+
+
+def messages(target: Target) -> None:
+    """An agent's heartbeats without an end, no faster than they are read."""
+    with (
+        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
+        target.connect() as connection,
+    ):
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        connection.sendall(agent_stream(target))
+        while True:
+            connection.sendall(BEATS * beat() + frame(PING, 0, 0, bytes(8)))
+            if not connection.recv(1 << 16):
+                return
+
+
 def hold(connection: ssl.SSLSocket) -> None:
     """Keeps an agent's stream: answers pings, and says each second that it lives."""
     connection.settimeout(1.0)
@@ -205,7 +232,7 @@ def hold(connection: ssl.SSLSocket) -> None:
             if got[3] == PING and not got[4] & ACK:
                 connection.sendall(frame(PING, ACK, 0, got[HEAD:end]))
             got = got[end:]
-        connection.sendall(frame(DATA, 0, 1, framed(message({2: b""}))))
+        connection.sendall(beat())
 
 
 def waiting_jobs(target: Target) -> None:
@@ -215,9 +242,7 @@ def waiting_jobs(target: Target) -> None:
         target.connect() as connection,
     ):
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
-        fields = call("/pactrain.v1.Coordinator/AgentStream")
-        connection.sendall(frame(HEADERS, END_HEADERS, 1, fields))
-        connection.sendall(frame(DATA, 0, 1, hello_of(target.name.removeprefix("agent-"))))
+        connection.sendall(agent_stream(target))
         for number in range(WAITING_JOBS):
             connection.sendall(frame(DATA, 0, 1, joined(f"hog-{number}")))
         say_round()
@@ -279,6 +304,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "pings": pings,
     "settings": settings,
     "no-frames": no_frames,
+    "messages": messages,
     "handshakes": handshakes,
     "waiting-jobs": waiting_jobs,
     "slow-requests": slow_requests,
