@@ -94,25 +94,28 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
 
 
 class Starts(Stub):
+    weight = 1.0
+
     def make_model(self) -> nn.Module:
         return nn.Linear(1, 1)
 
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
-        return {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
+        return {"weight": torch.full((1, 1), self.weight), "bias": torch.zeros(1)}
 
     def score(self, model: nn.Module, test: bool) -> float:
-        return float(model(torch.ones(1)))
+        return 7.5
 
 
-def test_rows_from_other_weights_than_ddps_are_refused(
+def test_rows_from_other_weights_than_the_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "FOLDER", tmp_path)
-    steps.check_start(Starts())  # The first of all.
-    path = steps.piece_path("transformer", "ddp", 1)
-    path.parent.mkdir()
-    path.write_text(json.dumps({"start": 1.0, "machine": "an Intel"}))
-    steps.check_start(Starts())
-    path.write_text(json.dumps({"start": 1.5, "machine": "an Intel"}))
-    with pytest.raises(ValueError, match=r"1\.0000 nats here, allowed: 1\.5000, .* on an Intel"):
-        steps.run_workload(Starts(), ["fp16"], [1], tune=False)
+    monkeypatch.setattr(steps, "STARTS", tmp_path / "starts.json")
+    workload = Starts()
+    steps.check_start(workload)
+    noted = steps.STARTS.read_text()
+    steps.check_start(workload)
+    workload.weight += 1e-6  # Of which no score tells.
+    words = r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* remove .*starts.json"
+    with pytest.raises(ValueError, match=words):
+        steps.run_workload(workload, ["fp16"], [1], tune=False)
+    assert steps.STARTS.read_text() == noted

@@ -46,9 +46,9 @@ inline constexpr int kMaxPeerHandshakes = 64;
 // Of an agent's socket for trainers: those of a job of kMaxRanks, and some that
 // only ask.
 inline constexpr int kMaxLocalConnections = 1100;
-inline constexpr int kHandshakeSeconds = 5;       // TLS and what comes first.
-inline constexpr int kMaxConcurrentStreams = 64;  // Of one connection.
-inline constexpr size_t kMaxMetadata = 8 << 10;   // Bytes, of one call.
+inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
+inline constexpr int kMaxConcurrentStreams = 8;  // Of one connection.
+inline constexpr size_t kMaxMetadata = 8 << 10;  // Bytes, of one call.
 
 // Of an agent's stream to the coordinator, of all kinds.
 inline constexpr int kMaxMessagesPerSecond = 20'000;

@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
 
 CappedListener::CappedListener(Options options)
     : tls_(options.tls),
+      open_limits_(options.open),
       stays_(std::move(options.stays)),
       stays_version_(std::move(options.stays_version)),
       maker_(std::move(options.maker)),
@@ -177,6 +178,8 @@ void CappedListener::Stop() {
 
 void CappedListener::OnProven(ConnectionPlaces::Place place,
                               CertificateFacts facts) {
+  std::string source;
+  absl::Status may_open;
   {
     MutexLock lock(&mu_);
     places_.Prove(place);
@@ -185,11 +188,35 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
       it->second.facts = std::make_shared<const CertificateFacts>(facts);
       it->second.who = WhoIs(facts);
       it->second.maker = maker_(facts);
+      source = absl::StrCat(it->second.source, ", ", it->second.who);
+      may_open = CheckOpen(it->second);
+      if (!may_open.ok()) End(place, /*at_once=*/true);
     }
   }
+  if (!may_open.ok()) Refuse(source, Refusal::kBudget, may_open);
   if (Take(&CappedListener::connections_, facts).ok()) {
     Take(&CappedListener::bytes_, facts, 0).IgnoreError();
   }
+}
+
+absl::Status CappedListener::CheckOpen(const Proven& proven) const {
+  int own = 0, made = 0;
+  for (const auto& [place, other] : proven_) {
+    own += other.who == proven.who;
+    made += other.maker == proven.maker;
+  }
+  if (own > open_limits_.of_identity) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        own - 1, " connections of this identity are open; allowed: ",
+        open_limits_.of_identity,
+        " at once. End one, or use another certificate"));
+  }
+  if (!proven.maker.empty() && made > open_limits_.of_maker) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        made - 1, " connections of ", proven.maker,
+        " are open; allowed: ", open_limits_.of_maker, " at once. End one"));
+  }
+  return absl::OkStatus();
 }
 
 void CappedListener::OnKeyUpdate(const CertificateFacts& facts) {
@@ -245,8 +272,10 @@ absl::Status CappedListener::Take(Budgets CappedListener::*budgets,
 void CappedListener::Loop() {
   bool paused = false;
   absl::Duration looked = MonotonicNow();
-  const int look_ms = static_cast<int>(absl::ToInt64Milliseconds(kLookEvery));
   while (true) {
+    const absl::Duration left = looked + kLookEvery - MonotonicNow();
+    const int look_ms = static_cast<int>(
+        absl::ToInt64Milliseconds(std::max(left, absl::ZeroDuration())) + 1);
     epoll_event events[64];
     const int count = epoll_wait(epoll_, events, std::size(events),
                                  paused ? kPauseMs

@@ -61,10 +61,16 @@ class CappedListener {
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
   static constexpr int kIdentities = 8;
-  // gRPC needs 80 µs for one that comes alone, and twice says that it has it.
+  // gRPC needs 80 µs for one that comes alone, and answers it with two frames.
   static constexpr uint64_t kBytesOfMessage = 4096;
   // 12 µs, and no client of gRPC asks for one.
   static constexpr uint64_t kBytesOfKeyUpdate = 2048;
+
+  // Connections at once. gRPC keeps what has come of a message until all of it
+  // has, as long as the client likes, on each stream of each connection.
+  struct OpenLimits {
+    int of_identity = 0, of_maker = 0;
+  };
 
   struct Options {
     ConnectionCaps::Limits limits;
@@ -78,6 +84,7 @@ class CappedListener {
     std::function<uint64_t()> stays_version;
     // Of one identity; with TLS only.
     IdentityBudgets::Limits connections, calls, bytes;
+    OpenLimits open;
     // Who can make as many identities like this as he likes; "": nobody whom
     // this is to bound.
     std::function<std::string(const CertificateFacts& facts)> maker;
@@ -145,6 +152,9 @@ class CappedListener {
   void End(ConnectionPlaces::Place place, bool at_once = false)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
+  // Of this connection, which counts: whether it may be open beside the others.
+  absl::Status CheckOpen(const Proven& proven) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnKeyUpdate(const CertificateFacts& facts);
   // Takes turns; once there are none, ends all connections of that identity.
   absl::Status Take(Budgets CappedListener::*budgets,
@@ -156,6 +166,7 @@ class CappedListener {
   void Listening(bool on);
 
   const bool tls_;
+  const OpenLimits open_limits_;
   const std::function<absl::Status(const CertificateFacts&)> stays_;
   const std::function<uint64_t()> stays_version_;
   const std::function<std::string(const CertificateFacts&)> maker_;

@@ -26,12 +26,20 @@ from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
 from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor
-from bench.evidence.workloads import OUT, ROOT, WORKLOADS, Vision, Workload, keep_state
+from bench.evidence.workloads import (
+    OUT,
+    ROOT,
+    WORKLOADS,
+    Vision,
+    Workload,
+    digest_of,
+    keep_state,
+)
 from bench.machine import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
 TARGETS = FOLDER / "targets.json"  # Of workloads that have none beside their pieces.
-STARTS = FOLDER / "starts.json"  # By vision workload: points after pre-training.
+STARTS = FOLDER / "starts.json"  # By workload: what pre-training made here.
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 
@@ -52,38 +60,36 @@ def read_starts() -> dict[str, Any]:
     return json.loads(STARTS.read_text()) if STARTS.exists() else {}
 
 
-def note_start(workload: Vision) -> None:
-    """What pre-training reached and took; once."""
+def check_start(workload: Workload) -> None:
+    """ValueError: what it has begun from is not what this machine pre-trains to.
+
+    The first time that is noted: libraries add up in another order on other processors.
+    """
+    state = workload.pretrained(print)
+    weights = digest_of(*(tensor.numpy().tobytes() for tensor in state.values()))
     starts = read_starts()
     if workload.name in starts:
+        noted = starts[workload.name]
+        if weights != noted["weights"]:
+            raise ValueError(
+                f"{workload.name} is pre-trained to weights {weights} here, allowed: "
+                f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
+                f"are pairs only from the same weights. Run them on such a machine. Or run all "
+                f"anew: remove {FOLDER}/{workload.name}, {FOLDER}/experiments/{workload.name}, and "
+                f"what {STARTS.name} and {TARGETS.name} say of it."
+            )
         return
     model = workload.make_model()
-    model.load_state_dict(workload.pretrained(print))
+    model.load_state_dict(state)
     starts[workload.name] = {
         "held_out": workload.score(model, test=False),
         "test": workload.score(model, test=True),
-        "cpu_seconds": round(workload.pretraining_seconds(), 1),
+        "weights": weights,
+        "machine": processor(),
     }
+    if isinstance(workload, Vision):
+        starts[workload.name]["cpu_seconds"] = round(workload.pretraining_seconds(), 1)
     STARTS.write_text(json.dumps(starts, indent=1) + "\n")
-
-
-def check_start(workload: Workload) -> None:
-    """ValueError: its rows began from other weights than this machine pre-trains to."""
-    first = piece_path(workload.name, "ddp", FIRST_SEED)
-    if workload.place.device.type != "cpu" or not first.exists():
-        return
-    ddp = json.loads(first.read_text())
-    model = workload.make_model()
-    model.load_state_dict(workload.pretrained(print))
-    score = workload.score(model, test=False)
-    if score != ddp["start"]:
-        raise ValueError(
-            f"{workload.name} starts from {score:.4f} {workload.score_unit} here, allowed: "
-            f"{ddp['start']:.4f}, as the rows that are there, which ran on {ddp['machine']}: seeds "
-            f"are pairs only from the same weights. Run it on such a machine, or all of it anew: "
-            f"remove {FOLDER / workload.name}, and what {STARTS.name} and {TARGETS.name} beside it "
-            f"say of it."
-        )
 
 
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
@@ -189,9 +195,8 @@ def run_workload(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
 ) -> None:
     """DDP's seeds, the target, then method by method, factors first."""
-    if isinstance(workload, Vision) and workload.name in WORKLOADS:
-        note_start(workload)
-    check_start(workload)
+    if workload.name in WORKLOADS:
+        check_start(workload)
     if workload.name not in read_targets():
         for seed in seeds:
             run_missing(workload, "ddp", seed, None)

@@ -305,5 +305,22 @@ TEST_F(AttackTest, sec_limits_ControlMessage) {
   ExpectServes();
 }
 
+TEST_F(AttackTest, sec_limits_CompressedMessages) {
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    const auto context = MakeContext();
+    context->set_compression_algorithm(algorithm);
+    const auto stub = v1::Coordinator::NewStub(
+        ChannelOf(ca_.Issue("a", "spiffe://pactrain/agent/a")));
+    const auto stream = stub->AgentStream(context.get());
+    v1::AgentMessage message;
+    message.mutable_hello()->set_agent(std::string(60'000'000, 'a'));
+    stream->Write(message);
+    v1::CoordinatorMessage ignored;
+    EXPECT_FALSE(stream->Read(&ignored));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  ExpectServes();
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

