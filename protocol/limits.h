@@ -47,7 +47,7 @@ inline constexpr int kMaxPeerHandshakes = 64;
 // only ask.
 inline constexpr int kMaxLocalConnections = 1100;
 inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
-inline constexpr int kMaxConcurrentStreams = 8;  // Of one connection.
+inline constexpr int kMaxConcurrentStreams = 4;  // Of one connection.
 inline constexpr size_t kMaxMetadata = 8 << 10;  // Bytes, of one call.
 
 // Of an agent's stream to the coordinator, of all kinds.

@@ -252,13 +252,12 @@ void AgentState::Impl::OnVote(const TrainerRecord& record,
   NoteChange(local.votes, group.open_step(), out);
   if (protocol::Add(out, local)) voted_.insert(record.group);
   // All is told at once, so not anew for each of those that vote after the same
-  // step: of 64 trainers whose masks move that is 1.3 MiB a step. Nor of each
-  // step: while masks move nothing follows from votes that a tick is late.
-  // Before it refuses a decision because of it.
-  const bool settled = out.steps_unchanged >= out.settle_steps;
-  if ((settled && HaveVoted(local, out)) || group.has_candidate()) TellVotes();
+  // step: of 64 trainers whose masks move that is 1.3 MiB a step. Before it
+  // refuses a decision because of it.
+  if (HaveVoted(local, out) || group.has_candidate()) TellVotes();
   group.OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
-                            settled && out.kept_elements < out.elements,
+                            out.steps_unchanged >= out.settle_steps &&
+                                out.kept_elements < out.elements,
                             out.kept_elements == 0
                                 ? 1
                                 : static_cast<double>(out.elements) /

@@ -246,7 +246,6 @@ TEST_F(Pair, AVoteTellsWhenItsMasksChangedLastAndWhatMoved) {
     vote.elements = 100;
     SetText(moved, vote.moved);
     Give(x_, TrainerMessage{1, vote});
-    Give(x_, Tick{});
     return x_.Local().votes.at(0);
   };
   EXPECT_FALSE(vote(5, 1, "").changed_step.has_value());

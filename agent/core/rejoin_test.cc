@@ -163,7 +163,6 @@ TEST_F(RejoinTest, AllTrainersAreSaidWholeOnEveryStream) {
   vote.mask_digest = {5, 1};
   vote.elements = 100;
   Give(x_, TrainerMessage{1, vote});
-  Give(x_, Tick{});
   const protocol::LocalTrainers local = x_.Local();
   ASSERT_EQ(local.here.size(), 1u);
   EXPECT_EQ(local.here[0].generation, generation_.number);

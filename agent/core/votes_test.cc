@@ -40,14 +40,11 @@ class VotesTest : public Pair {
   void Vote(uint32_t rank, uint64_t mask) {
     auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
     vote.mask_digest = {mask, 1};
-    vote.steps_unchanged = 1;
-    vote.settle_steps = settle_steps_;
+    vote.steps_unchanged = vote.settle_steps = 1;
     vote.elements = 100;
     vote.kept_elements = 50;
     Give(x_, TrainerMessage{rank + 1, vote});
   }
-
-  uint32_t settle_steps_ = 1;
 };
 
 TEST_F(VotesTest, VotesAfterOneStepAreToldTogether) {
@@ -59,19 +56,6 @@ TEST_F(VotesTest, VotesAfterOneStepAreToldTogether) {
   EXPECT_THAT(x_.Local().votes, SizeIs(kTrainers));
   Pass(absl::Seconds(1));
   EXPECT_THAT(x_.Local().votes, SizeIs(kTrainers));
-}
-
-// However fast the steps are.
-TEST_F(VotesTest, VotesForMasksThatMoveAreToldAtTheNextTick) {
-  settle_steps_ = 2;
-  for (uint64_t mask = 5; mask < 15; ++mask) {
-    for (uint32_t rank = 0; rank < kTrainers; ++rank) Vote(rank, mask);
-  }
-  EXPECT_THAT(x_.to_coordinator, SizeIs(0));
-  Give(x_, Tick{});
-  ASSERT_THAT(x_.to_coordinator, SizeIs(1));
-  ASSERT_THAT(x_.Local().votes, SizeIs(kTrainers));
-  EXPECT_EQ(x_.Local().votes[0].mask_digest, (base::Digest{14, 1}));
 }
 
 TEST_F(VotesTest, AVoteIsToldAtTheNextTickIfTheOthersHaveNone) {

@@ -193,7 +193,7 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
       if (!may_open.ok()) End(place, /*at_once=*/true);
     }
   }
-  if (!may_open.ok()) Refuse(source, Refusal::kBudget, may_open);
+  if (!may_open.ok()) return Refuse(source, Refusal::kBudget, may_open);
   if (Take(&CappedListener::connections_, facts).ok()) {
     Take(&CappedListener::bytes_, facts, 0).IgnoreError();
   }
@@ -205,16 +205,16 @@ absl::Status CappedListener::CheckOpen(const Proven& proven) const {
     own += other.who == proven.who;
     made += other.maker == proven.maker;
   }
+  // Not how many there are: each number would be another line of the log.
   if (own > open_limits_.of_identity) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        own - 1, " connections of this identity are open; allowed: ",
-        open_limits_.of_identity,
-        " at once. End one, or use another certificate"));
+        "as many connections of this identity are open as may be: ",
+        open_limits_.of_identity, ". End one, or use another certificate"));
   }
   if (!proven.maker.empty() && made > open_limits_.of_maker) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        made - 1, " connections of ", proven.maker,
-        " are open; allowed: ", open_limits_.of_maker, " at once. End one"));
+        "as many connections of ", proven.maker,
+        " are open as may be: ", open_limits_.of_maker, ". End one"));
   }
   return absl::OkStatus();
 }

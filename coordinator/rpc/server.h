@@ -48,8 +48,8 @@ class Server {
   // them. Who wants more is shut out for a while. Bytes are all that comes, for
   // each frame costs time, also one that belongs to no call, and 4 KiB for each
   // message. Of an agent with 64 trainers each word of a job is 17 KiB, with
-  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs, and ten
-  // such words a second of a job while masks move.
+  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs, and one
+  // such word after each step while masks move, of 57 steps a second.
   struct Budget {
     int at_once;
     double per_second;
