@@ -1,6 +1,5 @@
 #include "base/rpc/traffic_meter.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "base/rpc/test_listener.h"
 #include "gmock/gmock.h"
 
 namespace pactrain::base {
@@ -23,22 +23,7 @@ constexpr uint64_t kLook = TrafficMeter::kBytesOfLook;
 // Two ends of a connection.
 class Connection {
  public:
-  Connection() {
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(listener, generic, size), 0);
-    EXPECT_EQ(listen(listener, 1), 0);
-    EXPECT_EQ(getsockname(listener, generic, &size), 0);
-    client_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    EXPECT_EQ(connect(client_, generic, size), 0);
-    server_ = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    EXPECT_GE(server_, 0);
-    close(listener);
-  }
+  Connection() = default;
   ~Connection() {
     close(client_);
     close(server_);
@@ -58,7 +43,8 @@ class Connection {
   }
 
  private:
-  int client_ = -1, server_ = -1;
+  TestListener listener_;
+  const int client_ = listener_.Connect(), server_ = listener_.Accept();
   size_t sent_ = 0;
 };
 

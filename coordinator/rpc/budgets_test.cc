@@ -18,7 +18,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using BudgetsTest = AttackFixture;
+class BudgetsTest : public AttackFixture {
+ protected:
+  // With `key` as its own; returns what it made for the job "vision" alone.
+  std::string StartWithJobKey(const std::string& key) {
+    Start(base::IssueByJobKey(key, "spiffe://pactrain/coordinator"));
+    return *base::JobKey::FromText(key)->NewBoundText("vision.job.pactrain");
+  }
+};
 
 // An agent's, as a frame of the first call of its connection.
 std::string Says(const protocol::AgentMessage& message) {
@@ -97,16 +104,13 @@ TEST_F(BudgetsTest, sec_limits_OpenConnections) {
   Stop();
   budgets_.open = {.of_identity = 3, .of_maker = 5};
   const std::string first(64, '1');
-  Start(base::IssueByJobKey(first, "spiffe://pactrain/coordinator"));
-  const auto bound =
-      base::JobKey::FromText(first)->NewBoundText("vision.job.pactrain");
-  ASSERT_TRUE(bound.ok());
+  const std::string bound = StartWithJobKey(first);
   std::deque<RawClient> open;
   const auto dial = [&](const std::string& name) {
     open.push_back(Dial());
     return open.back().ShakeHands(base::IssueByJobKey(
-               *bound, absl::StrCat("spiffe://vision.job.pactrain/agent/", name,
-                                    "..vision"))) &&
+               bound, absl::StrCat("spiffe://vision.job.pactrain/agent/", name,
+                                   "..vision"))) &&
            !open.back().Receive().empty();
   };
   const auto answers = [](RawClient& client) {
@@ -138,10 +142,7 @@ TEST_F(BudgetsTest, sec_limits_NamesThatOneJobKeyMakes) {
   Stop();
   budgets_.connections = {.at_once = 2, .per_second = 0.001};
   const std::string first(64, '1');
-  Start(base::IssueByJobKey(first, "spiffe://pactrain/coordinator"));
-  const auto bound =
-      base::JobKey::FromText(first)->NewBoundText("vision.job.pactrain");
-  ASSERT_TRUE(bound.ok());
+  const std::string bound = StartWithJobKey(first);
   std::vector<RawClient> open;
   const auto dial = [&](const std::string& key, const std::string& uri) {
     open.push_back(Dial());
@@ -149,8 +150,8 @@ TEST_F(BudgetsTest, sec_limits_NamesThatOneJobKeyMakes) {
            !open.back().Receive().empty();
   };
   const auto evil = [&] {
-    return dial(*bound, absl::StrCat("spiffe://vision.job.pactrain/agent/a",
-                                     open.size(), "..vision"));
+    return dial(bound, absl::StrCat("spiffe://vision.job.pactrain/agent/a",
+                                    open.size(), "..vision"));
   };
   for (int i = 0; i < 8 * 2; ++i) EXPECT_TRUE(evil()) << i;
   EXPECT_EQ(Refused(Refusal::kBudget), 0u);

