@@ -50,6 +50,13 @@ inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
 inline constexpr int kMaxConcurrentStreams = 4;  // Of one connection.
 inline constexpr size_t kMaxMetadata = 8 << 10;  // Bytes, of one call.
 
+// Bytes that one identity may send to a coordinator, of which each message
+// counts kBytesOfMessage more. All names that one job key makes may send as
+// much as kIdentitiesOfAJobKey of them.
+inline constexpr int kMaxBytesPerSecond = 2 << 20;
+inline constexpr int kBytesOfMessage = 4096;
+inline constexpr int kIdentitiesOfAJobKey = 8;
+
 // Of an agent's stream to the coordinator, of all kinds.
 inline constexpr int kMaxMessagesPerSecond = 20'000;
 // Of one agent on one group; more are dropped. An agent sends two by itself,

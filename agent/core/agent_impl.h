@@ -14,6 +14,7 @@
 #include "agent/core/group_state.h"
 #include "agent/core/outbox.h"
 #include "agent/core/trainers.h"
+#include "agent/core/vote_pace.h"
 #include "protocol/local_trainers.h"
 
 namespace pactrain::agent {
@@ -42,7 +43,7 @@ class AgentState::Impl {
   void On(const FormerTrainerLeft& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
   void OnVote(const TrainerRecord& record, const wire::Vote& vote,
-              GroupState& group);
+              GroupState& group, absl::Duration now);
   // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
   // it lives.
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now,
@@ -104,6 +105,8 @@ class AgentState::Impl {
       const protocol::GroupId& group, const protocol::Digest& attach_id) const;
   void TellChanged();
   void TellVotes();
+  // Else they wait for a tick, and it has said so.
+  bool HasRoomForVotes(absl::Duration now);
   void ForgetGroups();  // Those of which nobody is here, if there are too many.
 
   const Options options_;
@@ -124,7 +127,10 @@ class AgentState::Impl {
   // and on every stream.
   std::map<protocol::GroupId, protocol::LocalTrainers> local_;
   std::set<protocol::GroupId> changed_;
-  std::set<protocol::GroupId> voted_;  // In votes alone; told at the next tick.
+  // In votes alone; told at the next tick that has room.
+  std::set<protocol::GroupId> voted_;
+  VotePace pace_;
+  bool paced_ = false;
   uint64_t revision_ = 0;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.

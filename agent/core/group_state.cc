@@ -313,18 +313,19 @@ std::vector<MaskState> GroupState::Masks() const {
   return masks;
 }
 
-void GroupState::OnMasks(TrainerId trainer, const MaskState& masks) {
+std::optional<protocol::PrepareAnswer> GroupState::OnMasks(
+    TrainerId trainer, const MaskState& masks) {
   const int index = TrainerIndex(trainer);
-  if (index < 0) return;
+  if (index < 0) return std::nullopt;
   trainers_[index].masks = masks;
   awaited_in_vain_ = false;
   const uint64_t candidate = switch_.candidate();
   const std::string reason = switch_.OnMasks(Masks());
-  if (reason.empty()) return;
+  if (reason.empty()) return std::nullopt;
   outbox_->Log(absl::StrCat(generation_.group.ToString(),
                             ": withdrew decision ", candidate, ": ", reason));
-  outbox_->ToCoordinator(protocol::PrepareAnswer{
-      generation_.group, generation_.number, candidate, false, reason});
+  return protocol::PrepareAnswer{generation_.group, generation_.number,
+                                 candidate, false, reason};
 }
 
 void GroupState::OnDevicePath(TrainerId trainer,

@@ -88,7 +88,9 @@ class GroupState {
   // detach, too.
   void DropTrainer(TrainerId trainer, bool clean, const std::string& reason,
                    absl::Duration now);
-  void OnMasks(TrainerId trainer, const MaskState& masks);
+  // What to answer now: a decision that was prepared is withdrawn.
+  std::optional<protocol::PrepareAnswer> OnMasks(TrainerId trainer,
+                                                 const MaskState& masks);
   // Told with the next report; of several before it the newest.
   void OnKeep(const protocol::KeepByParameter& keep) {
     keep_ = keep;
@@ -98,8 +100,6 @@ class GroupState {
   uint64_t open_step() const { return step_; }  // Or the next one.
   // Committed in this generation.
   uint64_t gradient_steps() const { return gradient_steps_; }
-  // A decision that was prepared and is not in force yet.
-  bool has_candidate() const { return switch_.candidate() != 0; }
 
   void OnPeerConnected(int member);
   void OnPeerDisconnected(int member, bool damaged, const std::string& reason,

@@ -1,10 +1,15 @@
 // What an agent of several trainers tells the coordinator of their votes.
 #include <cstdint>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "agent/core/test_pair.h"
+#include "agent/core/vote_pace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "protocol/limits.h"
+#include "protocol/proto_convert.h"
 
 namespace pactrain::agent {
 namespace {
@@ -16,13 +21,17 @@ constexpr uint32_t kTrainers = 3;
 class VotesTest : public Pair {
  protected:
   VotesTest() {
-    generation_.world_size = kTrainers + 1;
+    generation_.world_size = kTrainers;
+    generation_.sites = {"a"};
+    generation_.plan = {};
+    generation_.plan.trees = {{{0}}};
+    generation_.members.resize(1);
     protocol::Member& x = generation_.members[0];
     x.ranks.clear();
     x.attach_ids.clear();
     Give(x_, CoordinatorConnected{});
     for (uint32_t rank = 0; rank < kTrainers; ++rank) {
-      const wire::Hello hello = MakeHello(rank, kTrainers + 1);
+      const wire::Hello hello = MakeHello(rank, kTrainers);
       x.ranks.push_back(rank);
       x.attach_ids.push_back({rank + 1, 1});
       Give(x_, TrainerHello{rank + 1,
@@ -30,11 +39,25 @@ class VotesTest : public Pair {
                             {absl::MakeConstSpan(x_.slot, x_.bytes),
                              absl::MakeSpan(x_.result, x_.bytes)}});
     }
-    generation_.members[1].ranks = {kTrainers};
-    generation_.members[1].attach_ids = {{kTrainers + 1, 1}};
     Give(x_, protocol::CoordinatorMessage(
                  protocol::StartGeneration{generation_, KeyOf(3), {}}));
-    x_.to_coordinator.clear();
+    Take();
+  }
+
+  // What the coordinator was told since it was taken last.
+  std::vector<protocol::AgentMessage> Take() {
+    return std::exchange(x_.to_coordinator, {});
+  }
+
+  // All trainers make the next step of gradients.
+  void Step() {
+    auto submit = OneBucket(generation_.base_step + steps_++, 1);
+    for (uint32_t rank = 0; rank < kTrainers; ++rank) {
+      Give(x_, TrainerMessage{rank + 1, submit});
+    }
+    std::erase_if(x_.to_coordinator, [](const auto& message) {
+      return std::holds_alternative<protocol::StepReport>(message);
+    });
   }
 
   void Vote(uint32_t rank, uint64_t mask) {
@@ -45,6 +68,18 @@ class VotesTest : public Pair {
     vote.kept_elements = 50;
     Give(x_, TrainerMessage{rank + 1, vote});
   }
+
+  void Prepare(const protocol::Digest& mask) {
+    protocol::Prepare prepare;
+    prepare.group = generation_.group;
+    prepare.generation = generation_.number;
+    prepare.decision.version = 2;
+    prepare.decision.mode = protocol::Mode::kCompacted;
+    prepare.decision.mask_digest = mask;
+    Give(x_, protocol::CoordinatorMessage(prepare));
+  }
+
+  uint64_t steps_ = 0;
 };
 
 TEST_F(VotesTest, VotesAfterOneStepAreToldTogether) {
@@ -68,20 +103,75 @@ TEST_F(VotesTest, AVoteIsToldAtTheNextTickIfTheOthersHaveNone) {
 
 TEST_F(VotesTest, AVoteIsToldBeforeADecisionIsRefusedBecauseOfIt) {
   Vote(0, 5);
-  protocol::Prepare prepare;
-  prepare.group = generation_.group;
-  prepare.generation = generation_.number;
-  prepare.decision.version = 2;
-  prepare.decision.mode = protocol::Mode::kCompacted;
-  prepare.decision.mask_digest = {6, 1};
-  prepare.decision.layout_digest = {4, 4};
-  Give(x_, protocol::CoordinatorMessage(prepare));
+  Prepare({6, 1});
   ASSERT_THAT(x_.to_coordinator, SizeIs(2));
   EXPECT_THAT(x_.Local().votes, SizeIs(1));
   const auto* answer =
       std::get_if<protocol::PrepareAnswer>(&x_.to_coordinator[1]);
   ASSERT_NE(answer, nullptr);
   EXPECT_FALSE(answer->accepted);
+}
+
+// While a pin waits for its step that is so for long.
+TEST_F(VotesTest, VotesForADecisionThatWaitsAreToldTogetherToo) {
+  for (uint32_t rank = 0; rank < kTrainers; ++rank) Vote(rank, 5);
+  Step();
+  Prepare({5, 1});
+  Take();
+  for (uint32_t rank = 0; rank < kTrainers; ++rank) {
+    EXPECT_THAT(x_.to_coordinator, SizeIs(0)) << rank;
+    Vote(rank, 5);
+  }
+  ASSERT_THAT(x_.to_coordinator, SizeIs(1));
+  EXPECT_THAT(x_.Local().votes, SizeIs(kTrainers));
+}
+
+TEST_F(VotesTest, AVoteIsToldBeforeADecisionIsWithdrawnBecauseOfIt) {
+  for (uint32_t rank = 0; rank < kTrainers; ++rank) Vote(rank, 5);
+  Step();
+  Prepare({5, 1});
+  Take();
+  Vote(1, 6);
+  ASSERT_THAT(x_.to_coordinator, SizeIs(2));
+  ASSERT_THAT(x_.Local().votes, SizeIs(kTrainers));
+  EXPECT_EQ(x_.Local().votes[1].mask_digest, (protocol::Digest{6, 1}));
+  const auto* answer =
+      std::get_if<protocol::PrepareAnswer>(&x_.to_coordinator[1]);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_FALSE(answer->accepted);
+}
+
+// As docs/security.md says.
+TEST_F(VotesTest, sec_limits_MasksThatMoveAtEveryStepAreNoFlood) {
+  constexpr int kSeconds = 20;
+  constexpr int kStepsPerSecond = 1000;
+  double bytes = 0;
+  uint64_t newest = 0;
+  for (int i = 0; i < kSeconds * kStepsPerSecond; ++i) {
+    Step();
+    newest = 100 + i;
+    for (uint32_t rank = 0; rank < kTrainers; ++rank) Vote(rank, newest);
+    now_ += absl::Seconds(1) / kStepsPerSecond;
+    if (i % 100 == 0) Give(x_, Tick{});
+    for (const protocol::AgentMessage& message : Take()) {
+      bytes += static_cast<double>(protocol::ToProto(message).ByteSizeLong()) +
+               protocol::kBytesOfMessage;
+    }
+  }
+  EXPECT_LT(bytes, (4 << 20) + kSeconds * protocol::kMaxBytesPerSecond / 2);
+  EXPECT_GT(bytes, kSeconds * protocol::kMaxBytesPerSecond / 3);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(x_.Local().votes[0].mask_digest, (protocol::Digest{newest, 1}));
+}
+
+TEST(VotePaceTest, sec_limits_AllAgentsOfAJobKeepWithinWhatOneJobKeyMaySend) {
+  for (size_t agents = 1; agents <= protocol::kMaxAgents; ++agents) {
+    EXPECT_LE(
+        static_cast<double>(agents) * VotePace::BytesPerSecond(agents),
+        0.75 * protocol::kIdentitiesOfAJobKey * protocol::kMaxBytesPerSecond);
+    EXPECT_LE(VotePace::BytesPerSecond(agents),
+              protocol::kMaxBytesPerSecond / 2.0);
+  }
 }
 
 }  // namespace

@@ -56,6 +56,12 @@ void SetLimits(grpc::ServerBuilder& builder) {
                              1000 * protocol::kHandshakeSeconds);
 }
 
+// Agents count on both.
+static_assert(base::CappedListener::kBytesOfMessage ==
+              protocol::kBytesOfMessage);
+static_assert(base::CappedListener::kIdentities ==
+              protocol::kIdentitiesOfAJobKey);
+
 base::IdentityBudgets::Limits LimitsOf(const char* what,
                                        const Server::Budget& budget) {
   return {.of = what,

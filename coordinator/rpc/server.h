@@ -48,8 +48,8 @@ class Server {
   // them. Who wants more is shut out for a while. Bytes are all that comes, for
   // each frame costs time, also one that belongs to no call, and 4 KiB for each
   // message. Of an agent with 64 trainers each word of a job is 17 KiB, with
-  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs, and one
-  // such word after each step while masks move, of 57 steps a second.
+  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs. While
+  // masks move at every step it keeps below half of it by itself (VotePace).
   struct Budget {
     int at_once;
     double per_second;
@@ -58,10 +58,11 @@ class Server {
     Budget connections, calls, bytes;
     base::CappedListener::OpenLimits open;
   };
-  static constexpr Budgets kBudgets = {.connections = {128, 32},
-                                       .calls = {256, 100},
-                                       .bytes = {16 << 20, 2 << 20},
-                                       .open = {32, 128}};
+  static constexpr Budgets kBudgets = {
+      .connections = {128, 32},
+      .calls = {256, 100},
+      .bytes = {16 << 20, protocol::kMaxBytesPerSecond},
+      .open = {32, 128}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 
   // What is in force; asked at each tick of the driver's timer.
