@@ -221,6 +221,7 @@ void Driver::Run(SetPeers& effect) {
                      std::move(peer.generations)});
   }
   transport_->SetPeers(peers);
+  coordinator_->SetAgents(peers.size() + 1);
 }
 
 void Driver::Run(SendPeerControl& effect) {
@@ -271,7 +272,7 @@ void Driver::Run(SendCoordinator& effect) {
              local != nullptr && local->report) {
     AddLinks(*local->report);
   }
-  coordinator_->Send(effect.message);
+  coordinator_->Send(std::move(effect.message));
 }
 
 void Driver::Run(LogLine& effect) {

@@ -50,9 +50,10 @@ inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
 inline constexpr int kMaxConcurrentStreams = 4;  // Of one connection.
 inline constexpr size_t kMaxMetadata = 8 << 10;  // Bytes, of one call.
 
-// Bytes that one identity may send to a coordinator, of which each message
-// counts kBytesOfMessage more. All names that one job key makes may send as
-// much as kIdentitiesOfAJobKey of them.
+// Bytes that one identity may send to a coordinator at once, and in each second
+// after them; a message counts as kBytesOfMessage more. All names that one job
+// key makes may send as much as kIdentitiesOfAJobKey.
+inline constexpr int kMaxBytesAtOnce = 16 << 20;
 inline constexpr int kMaxBytesPerSecond = 2 << 20;
 inline constexpr int kBytesOfMessage = 4096;
 inline constexpr int kIdentitiesOfAJobKey = 8;

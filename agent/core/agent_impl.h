@@ -14,7 +14,6 @@
 #include "agent/core/group_state.h"
 #include "agent/core/outbox.h"
 #include "agent/core/trainers.h"
-#include "agent/core/vote_pace.h"
 #include "protocol/local_trainers.h"
 
 namespace pactrain::agent {
@@ -43,7 +42,7 @@ class AgentState::Impl {
   void On(const FormerTrainerLeft& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
   void OnVote(const TrainerRecord& record, const wire::Vote& vote,
-              GroupState& group, absl::Duration now);
+              GroupState& group);
   // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
   // it lives.
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now,
@@ -105,8 +104,6 @@ class AgentState::Impl {
       const protocol::GroupId& group, const protocol::Digest& attach_id) const;
   void TellChanged();
   void TellVotes();
-  // Else they wait for a tick, and it has said so.
-  bool HasRoomForVotes(absl::Duration now);
   void ForgetGroups();  // Those of which nobody is here, if there are too many.
 
   const Options options_;
@@ -127,10 +124,7 @@ class AgentState::Impl {
   // and on every stream.
   std::map<protocol::GroupId, protocol::LocalTrainers> local_;
   std::set<protocol::GroupId> changed_;
-  // In votes alone; told at the next tick that has room.
-  std::set<protocol::GroupId> voted_;
-  VotePace pace_;
-  bool paced_ = false;
+  std::set<protocol::GroupId> voted_;  // In votes alone; told at the next tick.
   uint64_t revision_ = 0;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.

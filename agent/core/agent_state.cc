@@ -124,28 +124,12 @@ void AgentState::Impl::TellVotes() {
   TellChanged();
 }
 
-bool AgentState::Impl::HasRoomForVotes(absl::Duration now) {
-  size_t agents = 1;
-  for (const auto& [id, group] : groups_) {
-    agents = std::max(agents, group->generation().members.size());
-  }
-  if (pace_.HasRoom(agents, now)) return true;
-  if (!std::exchange(paced_, true)) {
-    outbox_.Warn(
-        "masks of its trainers move so often that the coordinator would shut "
-        "this agent out: it is told of them less often than after each step "
-        "from now on. Move masks less often");
-  }
-  return false;
-}
-
 void AgentState::Impl::TellChanged() {
   for (const protocol::GroupId& group : std::exchange(changed_, {})) {
     voted_.erase(group);
     protocol::LocalTrainers& local = local_[group];
     local.group = group;
     local.revision = ++revision_;
-    pace_.Spend(local);
     outbox_.ToCoordinator(local);
   }
   if (local_.size() > kMaxHistory) ForgetGroups();
@@ -238,7 +222,7 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   } else if (const auto* path = std::get_if<wire::DevicePath>(&event.message)) {
     group->OnDevicePath(event.trainer, *path);
   } else {
-    OnVote(*record, std::get<wire::Vote>(event.message), *group, now);
+    OnVote(*record, std::get<wire::Vote>(event.message), *group);
   }
   if (status.ok()) return;
   FailTrainer(event.trainer, wire::Code::kInvalidArgument,
@@ -250,8 +234,7 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
 }
 
 void AgentState::Impl::OnVote(const TrainerRecord& record,
-                              const wire::Vote& vote, GroupState& group,
-                              absl::Duration now) {
+                              const wire::Vote& vote, GroupState& group) {
   protocol::MaskVote out;
   out.group = record.group;
   out.generation = record.generation;
@@ -270,10 +253,7 @@ void AgentState::Impl::OnVote(const TrainerRecord& record,
   if (protocol::Add(out, local)) voted_.insert(record.group);
   // All is told at once, so not anew for each of those that vote after the same
   // step: of 64 trainers whose masks move that is 1.3 MiB a step.
-  if (voted_.contains(record.group) && HaveVoted(local, out) &&
-      HasRoomForVotes(now)) {
-    changed_.insert(record.group);
-  }
+  if (HaveVoted(local, out)) TellVotes();
   const auto refusal = group.OnMasks(
       record.id,
       {out.rank, out.layout_digest, out.mask_digest,
@@ -283,8 +263,7 @@ void AgentState::Impl::OnVote(const TrainerRecord& record,
                               : static_cast<double>(out.elements) /
                                     static_cast<double>(out.kept_elements)});
   if (!refusal) return;
-  if (voted_.contains(record.group)) changed_.insert(record.group);
-  TellChanged();  // That is why.
+  TellVotes();  // They are why.
   outbox_.ToCoordinator(*refusal);
 }
 
@@ -372,7 +351,7 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
 }
 
 void AgentState::Impl::On(const Tick& event, absl::Duration now) {
-  if (!voted_.empty() && HasRoomForVotes(now)) TellVotes();
+  TellVotes();
   for (auto& [id, group] : groups_) group->Tick(event.slowest_link, now);
 }
 

@@ -5,11 +5,8 @@
 #include <vector>
 
 #include "agent/core/test_pair.h"
-#include "agent/core/vote_pace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "protocol/limits.h"
-#include "protocol/proto_convert.h"
 
 namespace pactrain::agent {
 namespace {
@@ -139,39 +136,6 @@ TEST_F(VotesTest, AVoteIsToldBeforeADecisionIsWithdrawnBecauseOfIt) {
       std::get_if<protocol::PrepareAnswer>(&x_.to_coordinator[1]);
   ASSERT_NE(answer, nullptr);
   EXPECT_FALSE(answer->accepted);
-}
-
-// As docs/security.md says.
-TEST_F(VotesTest, sec_limits_MasksThatMoveAtEveryStepAreNoFlood) {
-  constexpr int kSeconds = 20;
-  constexpr int kStepsPerSecond = 1000;
-  double bytes = 0;
-  uint64_t newest = 0;
-  for (int i = 0; i < kSeconds * kStepsPerSecond; ++i) {
-    Step();
-    newest = 100 + i;
-    for (uint32_t rank = 0; rank < kTrainers; ++rank) Vote(rank, newest);
-    now_ += absl::Seconds(1) / kStepsPerSecond;
-    if (i % 100 == 0) Give(x_, Tick{});
-    for (const protocol::AgentMessage& message : Take()) {
-      bytes += static_cast<double>(protocol::ToProto(message).ByteSizeLong()) +
-               protocol::kBytesOfMessage;
-    }
-  }
-  EXPECT_LT(bytes, (4 << 20) + kSeconds * protocol::kMaxBytesPerSecond / 2);
-  EXPECT_GT(bytes, kSeconds * protocol::kMaxBytesPerSecond / 3);
-  Pass(absl::Seconds(1));
-  EXPECT_EQ(x_.Local().votes[0].mask_digest, (protocol::Digest{newest, 1}));
-}
-
-TEST(VotePaceTest, sec_limits_AllAgentsOfAJobKeepWithinWhatOneJobKeyMaySend) {
-  for (size_t agents = 1; agents <= protocol::kMaxAgents; ++agents) {
-    EXPECT_LE(
-        static_cast<double>(agents) * VotePace::BytesPerSecond(agents),
-        0.75 * protocol::kIdentitiesOfAJobKey * protocol::kMaxBytesPerSecond);
-    EXPECT_LE(VotePace::BytesPerSecond(agents),
-              protocol::kMaxBytesPerSecond / 2.0);
-  }
 }
 
 }  // namespace

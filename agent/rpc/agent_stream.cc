@@ -20,12 +20,18 @@ std::shared_ptr<AgentStream> AgentStream::Start(v1::Coordinator::Stub* stub,
   return stream;
 }
 
-void AgentStream::Send(const protocol::AgentMessage& message) {
+size_t AgentStream::Send(const protocol::AgentMessage& message) {
+  v1::AgentMessage proto = protocol::ToProto(message);
+  const size_t bytes = proto.ByteSizeLong();
   base::MutexLock lock(&mutex_);
-  if (closed_) return;
-  if (unsent_.size() >= kMaxUnsent) return Cancel();
-  unsent_.push_back(protocol::ToProto(message));
+  if (closed_) return bytes;
+  if (unsent_.size() >= kMaxUnsent) {
+    Cancel();
+    return bytes;
+  }
+  unsent_.push_back(std::move(proto));
   if (unsent_.size() == 1) StartWrite(&unsent_.front());
+  return bytes;
 }
 
 void AgentStream::OnReadDone(bool ok) {

@@ -6,6 +6,7 @@
 #ifndef PACTRAIN_AGENT_RPC_AGENT_STREAM_H_
 #define PACTRAIN_AGENT_RPC_AGENT_STREAM_H_
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -35,8 +36,8 @@ class AgentStream : private grpc::ClientBidiReactor<v1::AgentMessage,
   static std::shared_ptr<AgentStream> Start(v1::Coordinator::Stub* stub,
                                             Callbacks callbacks);
 
-  // What a broken stream has not sent is lost.
-  void Send(const protocol::AgentMessage& message);
+  // What a broken stream has not sent is lost. Returns its bytes.
+  size_t Send(const protocol::AgentMessage& message);
   void Cancel() { context_.TryCancel(); }
 
  private:

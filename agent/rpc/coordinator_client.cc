@@ -67,6 +67,7 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
       retry_timer_(io),
       welcome_timer_(io),
       heartbeat_timer_(io),
+      word_timer_(io),
       random_(options.hello.incarnation.hi) {
   {
     base::MutexLock lock(&mailbox_->mutex);
@@ -106,7 +107,7 @@ void CoordinatorClient::Connect() {
   };
   stream_ = AgentStream::Start(stub_.get(), std::move(callbacks));
   unsaid_ = {};
-  stream_->Send(options_.hello);
+  SendNow(options_.hello);
   welcome_timer_.expires_after(
       absl::ToChronoNanoseconds(options_.welcome_timeout));
   welcome_timer_.async_wait([this](const asio::error_code& error) {
@@ -116,14 +117,41 @@ void CoordinatorClient::Connect() {
   });
 }
 
-void CoordinatorClient::Send(const protocol::AgentMessage& message) {
+void CoordinatorClient::Send(protocol::AgentMessage message) {
   if (stream_ == nullptr) return;
-  const auto* local = std::get_if<protocol::LocalTrainers>(&message);
-  if (local == nullptr || takes_local_trainers_) return stream_->Send(message);
-  protocol::LocalTrainers& said = said_[local->group];
-  for (const auto& change : protocol::ChangesOf(said, *local)) {
-    stream_->Send(change);
+  words_.Add(std::move(message));
+  SendWaiting();
+}
+
+void CoordinatorClient::SendWaiting() {
+  const absl::Duration now = base::MonotonicNow();
+  while (const auto word = words_.Next(now)) SendNow(*word);
+  const std::optional<absl::Duration> next = words_.next_at();
+  if (!next) {
+    slow_since_.reset();
+    return;
   }
+  if (!slow_since_) slow_since_ = now;
+  if (now - *slow_since_ >= kLogInterval && !std::exchange(said_slow_, true)) {
+    LOG_WARN(
+        "there is more to tell the coordinator than it takes from one agent: "
+        "it is told of trainers and their masks later, and of some changes "
+        "together. Move masks less often, or have fewer jobs here");
+  }
+  word_timer_.expires_after(absl::ToChronoNanoseconds(*next - now));
+  word_timer_.async_wait([this](const asio::error_code& error) {
+    if (!error && connected_) SendWaiting();
+  });
+}
+
+void CoordinatorClient::SendNow(const protocol::AgentMessage& message) {
+  const auto send = [&](const protocol::AgentMessage& what) {
+    words_.Told(stream_->Send(what), base::MonotonicNow());
+  };
+  const auto* local = std::get_if<protocol::LocalTrainers>(&message);
+  if (local == nullptr || takes_local_trainers_) return send(message);
+  protocol::LocalTrainers& said = said_[local->group];
+  for (const auto& change : protocol::ChangesOf(said, *local)) send(change);
   said = *local;
 }
 
@@ -274,9 +302,13 @@ std::string CoordinatorClient::ReasonOf(const absl::Status& why,
 
 void CoordinatorClient::Lost(const absl::Status& why) {
   stream_ = nullptr;
+  words_.Clear();
+  slow_since_.reset();
+  said_slow_ = false;
   const bool was_connected = std::exchange(connected_, false);
   welcome_timer_.cancel();
   heartbeat_timer_.cancel();
+  word_timer_.cancel();
   const absl::Duration now = base::MonotonicNow();
   const std::string reason = ReasonOf(why, was_connected);
   if (IsHopeless(why, now)) return events_->OnCoordinatorGivenUp(reason);

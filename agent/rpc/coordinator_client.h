@@ -17,12 +17,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/rpc/agent_stream.h"
+#include "agent/rpc/word_queue.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/tls/tls_files.h"
@@ -74,7 +76,9 @@ class CoordinatorClient {
 
   bool connected() const { return connected_; }
   // REQUIRES: connected(). What a broken stream has not sent is lost.
-  void Send(const protocol::AgentMessage& message);
+  void Send(protocol::AgentMessage message);
+  // How many there are in this one's jobs, itself among them.
+  void SetAgents(size_t agents) { words_.SetAgents(agents); }
 
   const std::string& cluster_id() const { return options_.hello.cluster_id; }
 
@@ -97,6 +101,9 @@ class CoordinatorClient {
   // Without any connection so far: whether to try on.
   bool IsHopeless(const absl::Status& why, absl::Duration now) const;
   void HeartbeatLater();
+  // What the pace lets through.
+  void SendWaiting();
+  void SendNow(const protocol::AgentMessage& message);
 
   asio::io_context& io_;
   Options options_;
@@ -104,6 +111,9 @@ class CoordinatorClient {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<AgentStream> stream_;  // Null between two tries.
+  WordQueue words_;
+  std::optional<absl::Duration> slow_since_;  // Some word has waited since.
+  bool said_slow_ = false;                    // On this stream.
   // Where it is of the release before: what was said on the stream.
   bool takes_local_trainers_ = true;
   std::map<protocol::GroupId, protocol::LocalTrainers> said_;
@@ -119,6 +129,7 @@ class CoordinatorClient {
   asio::steady_timer retry_timer_;
   asio::steady_timer welcome_timer_;
   asio::steady_timer heartbeat_timer_;
+  asio::steady_timer word_timer_;
   std::mt19937_64 random_;
 };
 

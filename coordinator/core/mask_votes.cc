@@ -35,10 +35,10 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
   const bool changed = !last || last->mask_digest != vote.mask_digest ||
                        last->layout_digest != vote.layout_digest;
   last = vote;
-  if (!Difference()) {
+  if (Difference()) {
+    if (!unequal_since_) unequal_since_ = step;
+  } else if (Outdated().empty()) {
     unequal_since_.reset();
-  } else if (!unequal_since_) {
-    unequal_since_ = step;
   }
   switch (Evaluate(step).state) {
     case MaskState::kNone:
@@ -55,11 +55,24 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
   return changed;
 }
 
+bool MaskVotes::IsOutdated(const protocol::MaskVote& vote) const {
+  return StepsToGo(vote) > 0 && vote.after_steps != 0 &&
+         vote.after_steps < AfterSteps();
+}
+
+std::vector<uint32_t> MaskVotes::Outdated() const {
+  std::vector<uint32_t> ranks;
+  for (const auto& vote : votes_) {
+    if (vote && IsOutdated(*vote)) ranks.push_back(vote->rank);
+  }
+  return ranks;
+}
+
 std::optional<std::string> MaskVotes::Difference() const {
   if (PT_WEAKENED(MaskVotesMayDiffer)) return std::nullopt;
   const protocol::MaskVote* first = nullptr;
   for (const auto& vote : votes_) {
-    if (!vote) continue;
+    if (!vote || IsOutdated(*vote)) continue;
     if (first == nullptr) first = &*vote;
     const char* what = nullptr;
     if (vote->mask_digest != first->mask_digest ||
@@ -96,6 +109,13 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
   }
   if (!missing.empty()) {
     result.reason = absl::StrCat("no mask vote yet from ", RankList(missing));
+    return result;
+  }
+  if (const std::vector<uint32_t> outdated = Outdated(); !outdated.empty()) {
+    result.state = MaskState::kSettling;
+    result.reason =
+        absl::StrCat("masks move: no vote after step ", AfterSteps(),
+                     " of the generation yet from ", RankList(outdated));
     return result;
   }
   const protocol::MaskVote& vote = *votes_[0];

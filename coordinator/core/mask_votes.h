@@ -96,6 +96,13 @@ class MaskVotes {
       const protocol::Digest& layout_digest) const;
 
  private:
+  // Its trainer has made more steps by now and votes after each, as its masks
+  // have not settled: what it has after the newest step is not known yet.
+  // Agents tell votes each when they can, so a mask set that moves at every
+  // step would look like two of them.
+  bool IsOutdated(const protocol::MaskVote& vote) const;
+  std::vector<uint32_t> Outdated() const;  // Ranks.
+  // Of the others.
   std::optional<std::string> Difference() const;
 
   std::vector<std::optional<protocol::MaskVote>> votes_;  // By rank.

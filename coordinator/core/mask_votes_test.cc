@@ -1,5 +1,6 @@
 #include "coordinator/core/mask_votes.h"
 
+#include <algorithm>
 #include <random>
 
 #include "base/status_matchers.h"
@@ -13,8 +14,10 @@ using protocol::MaskVote;
 using ::testing::HasSubstr;
 
 MaskVote Make(uint32_t rank, uint64_t mask, uint32_t unchanged = 3,
-              uint32_t settle = 3, uint64_t layout = 1) {
+              uint32_t settle = 3, uint64_t layout = 1,
+              uint64_t after_steps = 0) {
   MaskVote vote;
+  vote.after_steps = after_steps;
   vote.rank = rank;
   vote.mask_digest = {0, mask};
   vote.layout_digest = {1, layout};
@@ -170,17 +173,68 @@ TEST(MaskVotes, ThoseThatHaveNotSettledAreNamedWithWhatMoved) {
   EXPECT_THAT(votes.UnsettledText(), ::testing::EndsWith("and other ranks"));
 }
 
+// Two agents' votes never come at the same time, and one may leave steps out.
+TEST(MaskVotes, VotesAfterDifferentStepsAreNotCompared) {
+  MaskVotes votes(2);
+  for (uint32_t step = 1; step < 199; ++step) {
+    const uint32_t other = step / 3 * 3 + 1;  // Ahead or behind.
+    EXPECT_OK(votes.Add(Make(0, step, 0, 3, 1, step), step));
+    EXPECT_OK(votes.Add(Make(1, other, 0, 3, 1, other), step));
+    const MaskAgreement agreement = votes.Evaluate(step);
+    EXPECT_EQ(agreement.state, MaskState::kSettling) << step;
+    EXPECT_EQ(agreement.unequal_steps, 0u);
+  }
+  EXPECT_THAT(votes.Evaluate(198).reason,
+              HasSubstr("no vote after step 199 of the generation yet from "
+                        "rank 0"));
+}
+
+TEST(MaskVotes, MaskSetsThatMoveAndDifferAreUnequalAllTheSame) {
+  MaskVotes votes(2);
+  for (uint32_t step = 1; step < 60; ++step) {
+    EXPECT_OK(votes.Add(Make(0, step, 0, 3, 1, step), step));
+    EXPECT_OK(votes.Add(Make(1, step + 1000, 0, 3, 1, step), step));
+    EXPECT_EQ(votes.Evaluate(step).state, MaskState::kUnequal);
+    EXPECT_EQ(votes.Evaluate(step).unequal_steps, step - 1);
+  }
+}
+
+// It votes no more until its masks change.
+TEST(MaskVotes, ASettledVoteIsComparedWithAllLaterOnes) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5, 3, 3, 1, 10), 10));
+  EXPECT_OK(votes.Add(Make(1, 6, 0, 3, 1, 20), 20));
+  EXPECT_EQ(votes.Evaluate(20).state, MaskState::kUnequal);
+  EXPECT_OK(votes.Add(Make(1, 5, 0, 3, 1, 21), 21));
+  EXPECT_EQ(votes.Evaluate(21).state, MaskState::kSettling);
+  EXPECT_OK(votes.Add(Make(1, 5, 3, 3, 1, 24), 24));
+  EXPECT_EQ(votes.Evaluate(24).state, MaskState::kStable);
+}
+
 // The same by brute force over all newest votes, with no state kept.
 MaskState Model(const std::vector<std::optional<MaskVote>>& newest) {
   bool missing = false, none = true, young = false;
+  uint64_t steps = 0;
+  for (const auto& a : newest) steps = std::max(steps, a ? a->after_steps : 0);
+  // Which are of the newest step, or hold until they are taken back.
+  const auto counts = [&](const MaskVote& vote) {
+    return vote.after_steps == steps || vote.after_steps == 0 ||
+           vote.steps_unchanged >= vote.settle_steps;
+  };
+  bool outdated = false;
   for (const auto& a : newest) {
     if (!a) {
       missing = true;
       continue;
     }
+    if (!counts(*a)) {
+      outdated = true;
+      continue;
+    }
     for (const auto& b : newest) {
-      if (b && (a->mask_digest != b->mask_digest ||
-                a->layout_digest != b->layout_digest)) {
+      if (b && counts(*b) &&
+          (a->mask_digest != b->mask_digest ||
+           a->layout_digest != b->layout_digest)) {
         return MaskState::kUnequal;
       }
     }
@@ -188,6 +242,7 @@ MaskState Model(const std::vector<std::optional<MaskVote>>& newest) {
     young = young || a->steps_unchanged < a->settle_steps;
   }
   if (missing) return MaskState::kMissing;
+  if (outdated) return MaskState::kSettling;
   if (none) return MaskState::kNone;
   return young ? MaskState::kSettling : MaskState::kStable;
 }
@@ -205,7 +260,7 @@ TEST(MaskVotes, AgreesWithADumbModelOnRandomVotes) {
     for (int i = 0; i < 12; ++i) {
       // The layout changes seldom, so that agreements are common enough.
       const MaskVote vote = Make(below(world), below(2), below(4), 1 + below(3),
-                                 1 + below(8) / 7);
+                                 1 + below(8) / 7, i / 3 + below(2));
       ASSERT_OK(votes.Add(vote, i));
       newest[vote.rank] = vote;
       const MaskState state = votes.Evaluate(i).state;

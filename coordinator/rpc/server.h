@@ -47,9 +47,9 @@ class Server {
   // How many an identity may open or send at once, and in each second after
   // them. Who wants more is shut out for a while. Bytes are all that comes, for
   // each frame costs time, also one that belongs to no call, and 4 KiB for each
-  // message. Of an agent with 64 trainers each word of a job is 17 KiB, with
-  // their votes 21 to 32 KiB: 4 MiB when it comes back with 100 jobs. While
-  // masks move at every step it keeps below half of it by itself (VotePace).
+  // message. An agent keeps within it by itself (WordQueue). With 64 trainers
+  // each word of a job is 17 KiB, with their votes 21 to 32 KiB: 4 MiB when it
+  // comes back with 100 jobs.
   struct Budget {
     int at_once;
     double per_second;
@@ -61,7 +61,7 @@ class Server {
   static constexpr Budgets kBudgets = {
       .connections = {128, 32},
       .calls = {256, 100},
-      .bytes = {16 << 20, protocol::kMaxBytesPerSecond},
+      .bytes = {protocol::kMaxBytesAtOnce, protocol::kMaxBytesPerSecond},
       .open = {32, 128}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 

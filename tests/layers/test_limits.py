@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONSTANT = re.compile(r"constexpr \w+ (k\w+) =\s*([^;]+);")
 # A test of that name, to the brace that ends it.
-LIMIT_TEST = re.compile(r"^TEST(?:_F)?\(\w+, (sec_limits_\w+)\) \{\n(.*?)^\}$", re.S | re.M)
+LIMIT_TEST = re.compile(r"^TEST(?:_F|_P)?\(\w+, (sec_limits_\w+)\) \{\n(.*?)^\}$", re.S | re.M)
 
 
 def value(text: str) -> int:

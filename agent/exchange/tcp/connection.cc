@@ -132,7 +132,7 @@ std::string Connection::Binding() const {
 }
 
 void Connection::Accept(const std::string& agent, SiteTraffic* traffic,
-                        std::shared_ptr<TokenBucket> limit) {
+                        std::shared_ptr<base::TokenBucket> limit) {
   agent_ = agent;
   traffic_ = traffic;
   traffic_->sent_bytes += before_accept_.sent_bytes;

@@ -26,11 +26,11 @@
 #include "agent/exchange/tcp/send_queue.h"
 #include "agent/exchange/tcp/tcp_tuning.h"
 #include "agent/exchange/tcp/tls_stream.h"
-#include "agent/exchange/tcp/token_bucket.h"
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/ip/tcp.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/tls/tls_files.h"
+#include "base/token_bucket.h"
 #include "protocol/frame.h"
 #include "protocol/limits.h"
 
@@ -85,7 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // handler of its own. `traffic` is where the bytes are counted (it outlives
   // this); `limit` may be nullptr.
   void Accept(const std::string& agent, SiteTraffic* traffic,
-              std::shared_ptr<TokenBucket> limit);
+              std::shared_ptr<base::TokenBucket> limit);
 
   // Closes the connection if the peer has left too much control unread.
   void SendControl(const protocol::PeerControl& control);
@@ -172,7 +172,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<OutFrame> batch_;  // Being written, or waiting for the limit.
   bool writing_ = false;
   bool pausing_ = false;  // Until the kernel has sent some of what it holds.
-  std::shared_ptr<TokenBucket> limit_;
+  std::shared_ptr<base::TokenBucket> limit_;
 
   SiteTraffic* traffic_ = nullptr;
   SiteTraffic before_accept_;

@@ -51,13 +51,14 @@ absl::StatusOr<EgressLimits> EgressLimits::Create(
   return result;
 }
 
-std::shared_ptr<TokenBucket> EgressLimits::ForSite(const std::string& site) {
+std::shared_ptr<base::TokenBucket> EgressLimits::ForSite(
+    const std::string& site) {
   auto rate = rates_.find(site);
   if (rate == rates_.end() && site != own_site_) rate = rates_.find("*");
   if (rate == rates_.end()) return nullptr;
-  std::shared_ptr<TokenBucket>& bucket = buckets_[site];
+  std::shared_ptr<base::TokenBucket>& bucket = buckets_[site];
   if (bucket == nullptr) {
-    bucket = std::make_shared<TokenBucket>(rate->second, kBurstBytes);
+    bucket = std::make_shared<base::TokenBucket>(rate->second, kBurstBytes);
   }
   return bucket;
 }

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "agent/exchange/tcp/token_bucket.h"
+#include "base/token_bucket.h"
 
 namespace pactrain::agent {
 
@@ -38,12 +38,12 @@ class EgressLimits {
 
   // The bucket of a site, the same one at every call; nullptr: no limit. "*"
   // gives each site a bucket of its own.
-  std::shared_ptr<TokenBucket> ForSite(const std::string& site);
+  std::shared_ptr<base::TokenBucket> ForSite(const std::string& site);
 
  private:
   std::string own_site_;
   std::map<std::string, double> rates_;
-  std::map<std::string, std::shared_ptr<TokenBucket>> buckets_;
+  std::map<std::string, std::shared_ptr<base::TokenBucket>> buckets_;
 };
 
 }  // namespace pactrain::agent

@@ -3,14 +3,14 @@
 // Over any span of time the senders get at most rate * span + burst + one take.
 //
 // Pure: no clock. Thread-compatible.
-#ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TOKEN_BUCKET_H_
-#define PACTRAIN_AGENT_EXCHANGE_TCP_TOKEN_BUCKET_H_
+#ifndef PACTRAIN_BASE_TOKEN_BUCKET_H_
+#define PACTRAIN_BASE_TOKEN_BUCKET_H_
 
 #include <cstdint>
 
 #include "absl/time/time.h"
 
-namespace pactrain::agent {
+namespace pactrain::base {
 
 class TokenBucket {
  public:
@@ -32,6 +32,6 @@ class TokenBucket {
   absl::Duration free_at_ = -absl::InfiniteDuration();
 };
 
-}  // namespace pactrain::agent
+}  // namespace pactrain::base
 
-#endif  // PACTRAIN_AGENT_EXCHANGE_TCP_TOKEN_BUCKET_H_
+#endif  // PACTRAIN_BASE_TOKEN_BUCKET_H_

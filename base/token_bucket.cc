@@ -1,10 +1,10 @@
-#include "agent/exchange/tcp/token_bucket.h"
+#include "base/token_bucket.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 
-namespace pactrain::agent {
+namespace pactrain::base {
 
 TokenBucket::TokenBucket(double bytes_per_second, uint64_t burst_bytes)
     : bytes_per_second_(bytes_per_second), burst_(TimeFor(burst_bytes)) {
@@ -22,4 +22,4 @@ absl::Duration TokenBucket::TimeFor(uint64_t bytes) const {
   return absl::Seconds(static_cast<double>(bytes) / bytes_per_second_);
 }
 
-}  // namespace pactrain::agent
+}  // namespace pactrain::base
