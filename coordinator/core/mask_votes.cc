@@ -35,6 +35,7 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
   const bool changed = !last || last->mask_digest != vote.mask_digest ||
                        last->layout_digest != vote.layout_digest;
   last = vote;
+  after_steps_ = std::max(after_steps_, vote.after_steps);
   if (Difference()) {
     if (!unequal_since_) unequal_since_ = step;
   } else if (Outdated().empty()) {
@@ -57,7 +58,7 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
 
 bool MaskVotes::IsOutdated(const protocol::MaskVote& vote) const {
   return StepsToGo(vote) > 0 && vote.after_steps != 0 &&
-         vote.after_steps < AfterSteps();
+         vote.after_steps < after_steps_;
 }
 
 std::vector<uint32_t> MaskVotes::Outdated() const {
@@ -114,7 +115,7 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
   if (const std::vector<uint32_t> outdated = Outdated(); !outdated.empty()) {
     result.state = MaskState::kSettling;
     result.reason =
-        absl::StrCat("masks move: no vote after step ", AfterSteps(),
+        absl::StrCat("masks move: no vote after step ", after_steps_,
                      " of the generation yet from ", RankList(outdated));
     return result;
   }
@@ -138,14 +139,6 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
                            : absl::StrCat("all ", votes_.size(), " trainers"));
   }
   return result;
-}
-
-uint64_t MaskVotes::AfterSteps() const {
-  uint64_t steps = 0;
-  for (const auto& vote : votes_) {
-    if (vote) steps = std::max(steps, vote->after_steps);
-  }
-  return steps;
 }
 
 VoteCount MaskVotes::Count() const {

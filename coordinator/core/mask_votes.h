@@ -87,7 +87,7 @@ class MaskVotes {
   std::string UnsettledText() const;
 
   // Of the newest vote: steps of gradients that were committed before it.
-  uint64_t AfterSteps() const;
+  uint64_t AfterSteps() const { return after_steps_; }
 
   // A trainer whose newest mask set is neither the one with these digests nor
   // inside it. Nothing: there is none.
@@ -106,6 +106,7 @@ class MaskVotes {
   std::optional<std::string> Difference() const;
 
   std::vector<std::optional<protocol::MaskVote>> votes_;  // By rank.
+  uint64_t after_steps_ = 0;
   std::optional<uint64_t> unequal_since_;
   std::optional<uint64_t> unsettled_since_;
 };
