@@ -36,12 +36,14 @@ void NoteChange(const std::vector<protocol::MaskVote>& before, uint64_t step,
   }
 }
 
-// Whether all of its generation that are here have voted after its step.
+// Whether all of its generation that are here have voted after its step, and
+// for the same: where masks move each votes twice after it.
 bool HaveVoted(const protocol::LocalTrainers& local,
                const protocol::MaskVote& vote) {
   return std::count_if(local.votes.begin(), local.votes.end(),
                        [&](const protocol::MaskVote& other) {
-                         return other.after_steps == vote.after_steps;
+                         return other.after_steps == vote.after_steps &&
+                                other.mask_digest == vote.mask_digest;
                        }) >=
          std::count_if(local.here.begin(), local.here.end(),
                        [&](const protocol::TrainerJoined& joined) {

@@ -124,8 +124,8 @@ void CoordinatorClient::Send(protocol::AgentMessage message) {
 }
 
 void CoordinatorClient::SendWaiting() {
+  while (const auto word = words_.Next(base::MonotonicNow())) SendNow(*word);
   const absl::Duration now = base::MonotonicNow();
-  while (const auto word = words_.Next(now)) SendNow(*word);
   const std::optional<absl::Duration> next = words_.next_at();
   if (!next) {
     slow_since_.reset();

@@ -14,9 +14,10 @@ using protocol::AgentMessage;
 using protocol::LocalTrainers;
 using protocol::StepReport;
 
-// Below what the coordinator counts, whose clock is another one, and which may
-// count what this agent's last process told.
-constexpr double kShare = 0.75;
+// The coordinator may count what this agent's last process told.
+constexpr double kShareAtOnce = 0.4;
+// It counts frames and TLS, too.
+constexpr double kShareOfRate = 0.75;
 
 // The one of that kind and group that waits.
 template <typename T>
@@ -28,7 +29,7 @@ std::deque<AgentMessage>::iterator Find(std::deque<AgentMessage>& words,
   });
 }
 
-// `older` was not told: what it alone has is in `newer`, too.
+// `older` was not told. Means of steps are those of `newer` alone.
 void TakeAlong(const StepReport& older, StepReport& newer) {
   if (older.generation != newer.generation) return;
   newer.noise.insert(newer.noise.begin(), older.noise.begin(),
@@ -45,8 +46,9 @@ void TakeAlong(const StepReport& older, StepReport& newer) {
 }  // namespace
 
 WordQueue::WordQueue()
-    : bucket_(kShare * protocol::kMaxBytesPerSecond,
-              static_cast<uint64_t>(kShare * protocol::kMaxBytesAtOnce)) {}
+    : bucket_(kShareOfRate * protocol::kMaxBytesPerSecond,
+              static_cast<uint64_t>(kShareAtOnce * protocol::kMaxBytesAtOnce)) {
+}
 
 void WordQueue::SetAgents(size_t agents) {
   price_ = std::max(
@@ -57,7 +59,12 @@ void WordQueue::Add(AgentMessage word) {
   if (const auto* local = std::get_if<LocalTrainers>(&word)) {
     const auto older = Find<LocalTrainers>(words_, local->group);
     if (older == words_.end()) return words_.push_back(std::move(word));
+    // What it has of steps may be newer than a report that waits behind it.
+    const auto report = Find<StepReport>(words_, local->group);
     *older = std::move(word);
+    if (report > older && report != words_.end()) {
+      std::rotate(older, report, report + 1);
+    }
   } else if (auto* report = std::get_if<StepReport>(&word)) {
     const auto older = Find<StepReport>(words_, report->group);
     if (older == words_.end()) return words_.push_back(std::move(word));

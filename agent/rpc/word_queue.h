@@ -2,10 +2,11 @@
 // never shut out as who floods (docs/security.md, "Budgets").
 //
 // What waits is told once, as it is by then: all of a group's trainers is
-// state, so a newer one takes the older one's place, and a report takes along
-// what is said but once. So no more than two words of a group wait, and no
-// group keeps another one from being told. An answer to a decision waits for
-// nothing, and the votes that it is due to are told before it.
+// state, so a newer one takes the older one's place, and a newer report takes
+// along the older one's noise and what is said but once. So no more than two
+// words of a group wait, and no group keeps another one from being told. An
+// answer to a decision waits for nothing, and the votes that it is due to are
+// told before it.
 //
 // Pure: no clock. Thread-compatible.
 #ifndef PACTRAIN_AGENT_RPC_WORD_QUEUE_H_

@@ -96,8 +96,8 @@ void Group::OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
 }
 
 void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
-  if (masks.state == MaskState::kSettling ||
-      masks.state == MaskState::kStable) {
+  if (masks.state == MaskState::kStable ||
+      (masks.state == MaskState::kSettling && masks.complete)) {
     last_equal_ = masks;
     account_.NoteMasks(masks.mask_digest, progress_.committed_count());
   }

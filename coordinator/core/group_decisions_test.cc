@@ -225,6 +225,24 @@ TEST_F(DecisionTest, MasksThatDoNotSettleWithinTwoEpochsAreNamed) {
   EXPECT_THAT(t_.Snapshot().reason, Not(HasSubstr("have not settled")));
 }
 
+// One agent tells its votes before the other does.
+TEST_F(DecisionTest, AMaskSetThatMovesIsOneChangeAndNoDifference) {
+  Compact(11);
+  const uint64_t changes = t_.Snapshot().account.mask_changes;
+  for (uint64_t step = 20; step < 120; ++step) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      protocol::MaskVote vote{t_.group, 1,  rank, {1, 1}, {step, step},
+                              0,        10, true, 30,     100};
+      vote.after_steps = step;
+      t_.Say(rank < 2 ? "a" : "b", vote);
+    }
+    ReportAll(2, step);
+  }
+  EXPECT_EQ(t_.Snapshot().account.mask_changes, changes + 100);
+  EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kCompacted);
+  EXPECT_EQ(Prepared(), 0);
+}
+
 TEST_F(DecisionTest, TheFirstCompactedStepIsTheOneThatAgentsReport) {
   EXPECT_FALSE(t_.Snapshot().first_compacted_step.has_value());
   protocol::StepReport report{t_.group, 1, 12, 12, 2, 0, 0, 0, 0, {}, {}};

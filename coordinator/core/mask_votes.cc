@@ -12,6 +12,10 @@
 namespace pactrain::coordinator {
 namespace {
 
+// Votes that differ again after so many steps at the most have differed all the
+// time, if no votes of all trainers after one step were equal in between.
+constexpr uint64_t kRecentSteps = 10;
+
 // Unchanged steps that the vote lacks.
 uint32_t StepsToGo(const protocol::MaskVote& vote) {
   return vote.settle_steps - std::min(vote.settle_steps, vote.steps_unchanged);
@@ -37,8 +41,11 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
   last = vote;
   after_steps_ = std::max(after_steps_, vote.after_steps);
   if (Difference()) {
-    if (!unequal_since_) unequal_since_ = step;
-  } else if (Outdated().empty()) {
+    if (!unequal_since_ || StepsSince(unequal_at_, step) > kRecentSteps) {
+      unequal_since_ = step;
+    }
+    unequal_at_ = step;
+  } else if (!AnyOutdated()) {
     unequal_since_.reset();
   }
   switch (Evaluate(step).state) {
@@ -61,20 +68,20 @@ bool MaskVotes::IsOutdated(const protocol::MaskVote& vote) const {
          vote.after_steps < after_steps_;
 }
 
-std::vector<uint32_t> MaskVotes::Outdated() const {
-  std::vector<uint32_t> ranks;
-  for (const auto& vote : votes_) {
-    if (vote && IsOutdated(*vote)) ranks.push_back(vote->rank);
-  }
-  return ranks;
+bool MaskVotes::AnyOutdated() const {
+  return std::any_of(votes_.begin(), votes_.end(), [this](const auto& vote) {
+    return vote && IsOutdated(*vote);
+  });
 }
 
 std::optional<std::string> MaskVotes::Difference() const {
   if (PT_WEAKENED(MaskVotesMayDiffer)) return std::nullopt;
-  const protocol::MaskVote* first = nullptr;
+  std::map<uint64_t, const protocol::MaskVote*> first_after;
   for (const auto& vote : votes_) {
-    if (!vote || IsOutdated(*vote)) continue;
-    if (first == nullptr) first = &*vote;
+    if (!vote) continue;
+    const uint64_t steps = IsOutdated(*vote) ? vote->after_steps : after_steps_;
+    const protocol::MaskVote* first =
+        first_after.try_emplace(steps, &*vote).first->second;
     const char* what = nullptr;
     if (vote->mask_digest != first->mask_digest ||
         vote->kept_elements != first->kept_elements) {
@@ -112,13 +119,13 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
     result.reason = absl::StrCat("no mask vote yet from ", RankList(missing));
     return result;
   }
-  if (const std::vector<uint32_t> outdated = Outdated(); !outdated.empty()) {
+  if (AnyOutdated()) {
     result.state = MaskState::kSettling;
-    result.reason =
-        absl::StrCat("masks move: no vote after step ", after_steps_,
-                     " of the generation yet from ", RankList(outdated));
+    result.reason = absl::StrCat("mask sets that move, not settled yet at ",
+                                 RankList(young));
     return result;
   }
+  result.complete = true;
   const protocol::MaskVote& vote = *votes_[0];
   result.mask_digest = vote.mask_digest;
   result.layout_digest = vote.layout_digest;

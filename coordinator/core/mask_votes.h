@@ -22,13 +22,16 @@ enum class MaskState {
   kMissing,   // Not all trainers have voted.
   kNone,      // All have, and none has masks.
   kUnequal,   // Mask sets or layouts differ.
-  kSettling,  // Equal, not old enough everywhere.
+  kSettling,  // Equal as far as they are known, not old enough everywhere.
   kStable,
 };
 
 struct MaskAgreement {
   MaskState state = MaskState::kMissing;
-  // The rest up to `reason` is set for kSettling and kStable.
+  // kSettling: all have voted after the newest step. Not so while agents tell
+  // votes for masks that move, one before the other.
+  bool complete = false;
+  // The rest up to `reason` is set for kStable and, if complete, for kSettling.
   protocol::Digest mask_digest;
   protocol::Digest layout_digest;
   uint64_t kept_elements = 0;
@@ -101,13 +104,14 @@ class MaskVotes {
   // Agents tell votes each when they can, so a mask set that moves at every
   // step would look like two of them.
   bool IsOutdated(const protocol::MaskVote& vote) const;
-  std::vector<uint32_t> Outdated() const;  // Ranks.
-  // Of the others.
+  bool AnyOutdated() const;
+  // Of those after the same step; of those that are not outdated.
   std::optional<std::string> Difference() const;
 
   std::vector<std::optional<protocol::MaskVote>> votes_;  // By rank.
   uint64_t after_steps_ = 0;
   std::optional<uint64_t> unequal_since_;
+  std::optional<uint64_t> unequal_at_;  // When they were seen to differ last.
   std::optional<uint64_t> unsettled_since_;
 };
 
