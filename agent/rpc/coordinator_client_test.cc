@@ -15,6 +15,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "protocol/limits.h"
 #include "protocol/proto_convert.h"
 #include "protocol/test_messages.h"
 
@@ -170,6 +171,30 @@ TEST_F(CoordinatorClientTest, SaysHelloFirstThenMessagesAndHeartbeats) {
   }
   EXPECT_GE(heartbeats, 1);
   EXPECT_EQ(locals, 1);
+}
+
+TEST_F(CoordinatorClientTest, MoreThanIsTakenWaitsAndTheNewestIsTold) {
+  FakeCoordinator coordinator(WelcomeOf(std::string(32, 'a'), 3));
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  // At 4 KiB and some each, more than may be told at once.
+  constexpr uint64_t kWords = protocol::kMaxBytesAtOnce / 4096;
+  for (uint64_t revision = 1; revision <= kWords; ++revision) {
+    client_->Send(protocol::LocalTrainers{{"job", 0}, revision, {}, {}, {}});
+  }
+  uint64_t told = 0, newest = 0;
+  ASSERT_TRUE(RunUntil([&] {
+    told = 0;
+    for (const auto& message : coordinator.received()) {
+      const auto* local = std::get_if<protocol::LocalTrainers>(&message);
+      if (local == nullptr) continue;
+      ++told;
+      newest = local->revision;
+    }
+    return newest == kWords;
+  }));
+  EXPECT_LT(told, kWords);
+  EXPECT_EQ(connected_, 1);
 }
 
 TEST_F(CoordinatorClientTest,
