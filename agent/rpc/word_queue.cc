@@ -62,7 +62,8 @@ void WordQueue::Add(AgentMessage word) {
     // What it has of steps may be newer than a report that waits behind it.
     const auto report = Find<StepReport>(words_, local->group);
     *older = std::move(word);
-    if (report > older && report != words_.end()) {
+    if (older - words_.begin() >= urgent_ && report > older &&
+        report != words_.end()) {
       std::rotate(older, report, report + 1);
     }
   } else if (auto* report = std::get_if<StepReport>(&word)) {
