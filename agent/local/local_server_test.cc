@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -250,6 +251,32 @@ TEST_F(LocalServerTest, SecondAgentOnTheSocketIsRefused) {
               base::StatusIs(absl::StatusCode::kAlreadyExists,
                              HasSubstr("another agent listens")));
   EXPECT_TRUE(Connect().connected());
+}
+
+// asio may hand a new descriptor the event of one that was closed in the same
+// turn; here the end of the first trainer's socket comes to the process of the
+// second.
+TEST_F(LocalServerTest, WhoComesWhileAnotherEndsIsNotTakenForIt) {
+  RawTrainer first;
+  const pid_t process = fork();
+  if (process == 0) {
+    first.Connect(options_.socket_path);
+    first.Send(MakeHello());
+    while (true) pause();
+  }
+  ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
+  // All within one turn, in this order.
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+  RawTrainer second = Connect();
+  first.Close();
+  ASSERT_TRUE(RunUntil([&] { return !events_.gone.empty(); }));
+  for (int turn = 0; turn < 10; ++turn) {
+    io_.run_one_for(std::chrono::milliseconds(1));
+  }
+  second.Send(MakeHello());
+  EXPECT_TRUE(RunUntil([&] { return events_.hellos.size() == 2; }));
+  EXPECT_EQ(events_.gone.size(), 1u);
 }
 
 TEST_F(LocalServerTest, StaleSocketFileIsReplaced) {

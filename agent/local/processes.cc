@@ -68,6 +68,11 @@ std::optional<uint64_t> StartOf(pid_t process) {
   return ParseStart(ReadSmall(absl::StrCat("/proc/", process, "/stat")));
 }
 
+bool HasEnded(int process) {
+  pollfd ended = {process, POLLIN, 0};
+  return poll(&ended, 1, 0) == 1;
+}
+
 Former FindFormer(pid_t process, uint64_t start) {
   Former former;
   former.process = Fd(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
@@ -77,8 +82,7 @@ Former FindFormer(pid_t process, uint64_t start) {
   }
   // The one that we hold now: its number goes to no other.
   const std::optional<uint64_t> found = StartOf(process);
-  pollfd ended = {former.process.get(), POLLIN, 0};
-  former.dead = (found && *found != start) || poll(&ended, 1, 0) == 1;
+  former.dead = (found && *found != start) || HasEnded(former.process.get());
   return former;
 }
 

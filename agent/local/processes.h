@@ -25,8 +25,12 @@ std::optional<uint64_t> StartOf(pid_t process);
 // The same of the text of /proc/PID/stat.
 std::optional<uint64_t> ParseStart(absl::string_view stat);
 
-// The process that had this number and began then, as a pidfd; readable when it
-// has ended.
+// Whether the process of this pidfd has ended. A loop that says "readable" is
+// no proof: asio may hand a descriptor the event of one that was closed just
+// before.
+bool HasEnded(int process);
+
+// The process that had this number and began then, as a pidfd.
 struct Former {
   bool dead = false;  // A fact: nobody has the number, or another one has.
   Fd process;         // If it lives and can be watched.

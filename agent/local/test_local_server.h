@@ -49,8 +49,9 @@ class LocalRecorder : public LocalEvents {
 // A trainer written by hand.
 class RawTrainer {
  public:
-  explicit RawTrainer(const std::string& path)
-      : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  RawTrainer() : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {}
+  explicit RawTrainer(const std::string& path) : RawTrainer() { Connect(path); }
+  void Connect(const std::string& path) {
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
     path.copy(address.sun_path, sizeof(address.sun_path) - 1);

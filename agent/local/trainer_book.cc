@@ -109,10 +109,15 @@ void TrainerBook::Open() {
 void TrainerBook::Watch(const std::shared_ptr<Entry>& entry, int process) {
   entry->watched =
       std::make_unique<asio::posix::stream_descriptor>(io_, process);
+  AwaitEnd(entry);
+}
+
+void TrainerBook::AwaitEnd(const std::shared_ptr<Entry>& entry) {
   entry->watched->async_wait(
       asio::posix::stream_descriptor::wait_read,
       [this, entry](const asio::error_code& error) {
         if (error || entry->watched == nullptr) return;
+        if (!HasEnded(entry->watched->native_handle())) return AwaitEnd(entry);
         entry->watched.reset();
         Tell(*entry,
              absl::StrCat("ended (process ", entry->trainer.process, ")"));

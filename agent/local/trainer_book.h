@@ -74,6 +74,7 @@ class TrainerBook {
   };
   void Tell(Entry& entry, const std::string& why);
   void Watch(const std::shared_ptr<Entry>& entry, int process);
+  void AwaitEnd(const std::shared_ptr<Entry>& entry);
   void Write();
 
   asio::io_context& io_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/local/processes.h"
 #include "asio/post.hpp"
 #include "base/check.h"
 #include "trainer/wire.h"
@@ -60,22 +61,31 @@ void TrainerLink::Start() {
 void TrainerLink::WatchProcess() {
   Fd process = OpenPeer(socket_.native_handle(), pid_);
   const bool dead = !process.valid() && errno == ESRCH;
-  const auto ended = [self = shared_from_this()] {
-    if (self->state_ == State::kClosed) return;
-    while (self->ReadOne()) {
-    }
-    self->Gone(absl::StrCat("ended (process ", self->pid_, ")"));
-  };
   if (process.valid()) {
     process_.assign(process.Release());
-    process_.async_wait(stream_descriptor::wait_read,
-                        [ended](const asio::error_code& error) {
-                          if (!error) ended();
-                        });
+    AwaitEnd();
   } else if (dead) {
-    asio::post(socket_.get_executor(), ended);
+    asio::post(socket_.get_executor(),
+               [self = shared_from_this()] { self->Ended(); });
   }
   // Else (another pid namespace) the socket alone tells.
+}
+
+void TrainerLink::AwaitEnd() {
+  process_.async_wait(
+      stream_descriptor::wait_read,
+      [self = shared_from_this()](const asio::error_code& error) {
+        if (error || self->state_ == State::kClosed) return;
+        if (!HasEnded(self->process_.native_handle())) return self->AwaitEnd();
+        self->Ended();
+      });
+}
+
+void TrainerLink::Ended() {
+  if (state_ == State::kClosed) return;
+  while (ReadOne()) {
+  }
+  Gone(absl::StrCat("ended (process ", pid_, ")"));
 }
 
 void TrainerLink::Send(std::string packet,

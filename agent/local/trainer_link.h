@@ -73,6 +73,8 @@ class TrainerLink : public std::enable_shared_from_this<TrainerLink> {
   };
 
   void WatchProcess();
+  void AwaitEnd();  // Of the process.
+  void Ended();
   void WaitReadable();
   void OnReadable();
   // False when nothing more can be read now.

@@ -139,11 +139,21 @@ def check(cluster: Cluster, script: Script, folder: Path) -> Verdict:
             try:
                 ranks = launched.finish()
             except AssertionError as error:
-                return Verdict("failed", str(error), expected=False)
+                return Verdict("failed", f"{_errors(launched.ranks)}{error}", expected=False)
         dead = [rank for rank in ranks if rank.error]
         if dead:
             return Verdict("failed", f"{dead[0].error}: {dead[0].text}", expected=False)
     return judge(script, [rank.value for rank in ranks])
+
+
+def _errors(ranks: Sequence[Rank]) -> str:
+    """Of those that ended, one each line: who waits for them in vain does not say them."""
+    return "".join(
+        f"rank {number}, {way}: {end.error}: {end.text}\n"
+        for number, rank in enumerate(ranks)
+        for way, end in (rank.value or {}).items()
+        if end.error
+    )
 
 
 def judge(script: Script, ranks: Sequence[Mapping[str, Ended]]) -> Verdict:
