@@ -1,17 +1,21 @@
 #include "agent/flags.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <random>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/crew.h"
 #include "base/net.h"
 #include "base/status_macros.h"
@@ -27,6 +31,8 @@ namespace pactrain::agent {
 namespace {
 
 constexpr absl::Duration kMinConnectTimeout = absl::Milliseconds(1);
+constexpr absl::Duration kLineTimeout = absl::Minutes(1);
+constexpr size_t kMaxLine = 300;
 
 // The host's name as an agent name, empty if it cannot be one.
 std::string HostName() {
@@ -166,6 +172,30 @@ absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                                                absl::StrCat("'", text, "'")}}));
 }
 
+// The line of standard input that names the coordinator.
+absl::StatusOr<std::string> ReadLine(const std::string& where) {
+  const absl::Duration end = base::MonotonicNow() + kLineTimeout;
+  std::string line;
+  for (char byte = 0; byte != '\n' && line.size() <= kMaxLine;) {
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    const absl::Duration left =
+        std::max(end - base::MonotonicNow(), absl::ZeroDuration());
+    const int ready =
+        poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+    if (ready == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": no line came on standard input within ",
+          absl::FormatDuration(kLineTimeout),
+          "; write the coordinator's host:port there, or give it here"));
+    }
+    const ssize_t bytes = ready < 0 ? -1 : read(STDIN_FILENO, &byte, 1);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) break;
+    line += byte;
+  }
+  return std::string(absl::StripAsciiWhitespace(line));
+}
+
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
@@ -178,6 +208,11 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   driver.socket_path = *socket;
   RETURN_IF_ERROR(SetAccess(config, settings, driver.access));
   driver.coordinator = config.coordinator();
+  if (driver.coordinator == "-") {
+    // Last of what takes long: the coordinator may be starting meanwhile.
+    ASSIGN_OR_RETURN(driver.coordinator,
+                     ReadLine(settings.Where("coordinator")));
+  }
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
                                          driver.coordinator, tls, insecure)
                       .status());

@@ -1,6 +1,7 @@
 #include "agent/flags.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -48,6 +49,33 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   EXPECT_EQ(driver.core.straggler_timeout, absl::Minutes(30));
   EXPECT_EQ(driver.access.group, std::nullopt);
   EXPECT_FALSE(driver.core.incarnation.empty());
+}
+
+// As whoever starts agent and coordinator at once says it.
+TEST(ParseFlags, TheCoordinatorMayBeSaidOnStandardInput) {
+  const auto parse = [](const std::string& input) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(write(ends[1], input.data(), input.size()),
+              static_cast<ssize_t>(input.size()));
+    const int before = dup(STDIN_FILENO);
+    dup2(ends[0], STDIN_FILENO);
+    for (const int fd : ends) close(fd);
+    Outcome outcome = Parse({"--name=a", "--coordinator=-"});
+    dup2(before, STDIN_FILENO);
+    close(before);
+    return outcome;
+  };
+  const Outcome said = parse("127.0.0.1:9\nmore");
+  ASSERT_TRUE(said.flags.has_value()) << said.message;
+  EXPECT_EQ(said.flags->driver.coordinator, "127.0.0.1:9");
+  for (const std::string& wrong :
+       {std::string(), std::string("\n"), std::string(5000, 'x')}) {
+    const Outcome refused = parse(wrong);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.message, HasSubstr("--coordinator: address"));
+    EXPECT_LT(refused.message.size(), 1000u);
+  }
 }
 
 TEST(ParseFlags, SecPlainTextIsNotSpokenUnasked) {

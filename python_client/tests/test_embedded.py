@@ -21,6 +21,7 @@ from pactrain.warden_process import WardenProcess
 LISTENS = """
 echo $$ > {pids}/$(basename $0)
 echo "$@" > {pids}/flags
+case "$*" in *--coordinator=-*) read -r told; echo $told > {pids}/told ;; esac
 echo "listening grpc=127.0.0.1:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
 """
@@ -88,11 +89,11 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
     assert process.key_file.stat().st_mode & 0o777 == 0o600
     coordinator = process.start_coordinator()
     assert coordinator["grpc"] == "127.0.0.1:1"
-    node = places.Node("node-0", (0,))
-    assert process.start_agent(node, coordinator["grpc"])["metrics"] == "127.0.0.1:2"
+    process.start_agent(places.Node("node-0", (0,)))
+    assert process.connect_agent(coordinator["grpc"])["metrics"] == "127.0.0.1:2"
     pids = tmp_path / "pids"
     flags = (pids / "flags").read_text().split()
-    assert "--coordinator=127.0.0.1:1" in flags
+    assert (pids / "told").read_text() == "127.0.0.1:1\n"
     assert "--site=node-0" in flags
     assert "--log-level=warn" in flags
     process.stop()
@@ -103,7 +104,8 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
 def test_the_site_is_the_one_that_is_set(world, tmp_path):
     world["PACTRAIN_SITE"] = "paris"
     process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
-    process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
+    process.start_agent(places.Node("node-0", (0,)))
+    process.connect_agent("127.0.0.1:1")
     process.stop()
     assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
 
@@ -119,7 +121,8 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
         "--risk=exact",
         "--min-exchange-share=0.5",
     ]
-    process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
+    process.start_agent(places.Node("node-0", (0,)))
+    process.connect_agent("127.0.0.1:1")
     assert flags.read_text().split()[-3:] == [
         "--log-level=warn",
         "--step-deadline=5s",
@@ -161,7 +164,7 @@ def test_a_failure_on_one_node_fails_all_ranks(world, tmp_path):
 def test_a_missing_daemon_names_the_place_and_ways_out(world):
     world["PACTRAIN_DAEMON_DIR"] = "/nowhere"
     (error,) = run_ranks([world])
-    assert "/nowhere/pactrain-coordinator" in str(error)
+    assert "/nowhere/pactrain-agent" in str(error)
     assert "make build" in str(error)
     assert left(world) == []
 

@@ -24,6 +24,7 @@ cat /proc/$$/environ | tr '\\0' '\\n' > {folder}/$$.environment
 for word in "$@"; do
   case $word in --job-key-file=*) cat "${{word#*=}}" > {folder}/$$.key ;; esac
 done
+case "$*" in *--coordinator=-*) read -r told; echo $told > {folder}/$$.told ;; esac
 echo "listening grpc=127.0.0.2:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
 """
@@ -125,7 +126,7 @@ def test_all_daemons_of_several_hosts_get_one_key_and_their_hosts_address(hosts)
     listening = [c for c in commands if "--listen=127.0.0.2:0" in c]
     assert len(listening) == 2  # The coordinator and an agent.
     assert sum("--listen=127.0.0.3:0" in c for c in commands) == 1
-    assert sum("--coordinator=127.0.0.2:1" in c for c in commands) == 2
+    assert hosts.said("told") == ["127.0.0.2:1\n"] * 2
 
 
 def test_sec_the_key_is_on_no_command_line_and_leaves_the_store(hosts, caplog):

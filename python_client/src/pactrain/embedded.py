@@ -133,11 +133,13 @@ def _start_node(
             if through_store:
                 logger.warning(job_key.THROUGH_STORE)
             write("key", key.note(process.key_file, mine.host, through_store))
+            process.start_agent(mine)
             coordinator = process.start_coordinator()
             write("coordinator", coordinator)
         else:
             coordinator = _read_started(board, "coordinator", nodes[0])
-        write(mine.name, process.start_agent(mine, coordinator["grpc"]))
+            process.start_agent(mine)
+        write(mine.name, process.connect_agent(coordinator["grpc"]))
     except BaseException as error:
         if process is not None:
             process.stop()

@@ -9,8 +9,9 @@ SETTINGS is JSON: {"folder": the private directory, removed at the end; "trainer
 of these, for trainers of other hosts}. Each line of standard input starts one daemon,
 {"argv": [...], "key_file": the job's key, which it gets as an open descriptor, "log":
 file of its standard error}, and is answered by {"listening": {...}} or {"error": text,
-"status": exit status, if it ended}. After the end of the input it waits until every
-trainer has ended.
+"status": exit status, if it ended}. One that "waits" (true) is answered by {} at once;
+{"tell": text} gives it the line that it waits for, and is answered as above. After the
+end of the input it waits until every trainer has ended.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+
+# The first attach() waits for this process: no shutil, pathlib and typing at its start,
+# which take as long as the rest.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 READY_SECONDS = 30.0
 _STOP_SECONDS = 0.5  # Nobody is left who could miss a daemon.
@@ -44,7 +48,8 @@ def start_ticks(pid: int) -> int:
     Raises:
       OSError: there is no such process.
     """
-    stat = Path(f"/proc/{pid}/stat").read_text()
+    with open(f"/proc/{pid}/stat") as file:
+        stat = file.read()
     return int(stat.rpartition(")")[2].split()[19])  # Field 22; proc(5).
 
 
@@ -91,9 +96,11 @@ def wait_for_all(pidfds: Iterable[int]) -> None:
 
 
 def start_daemon(
-    argv: Sequence[str], key_file: str, log: str
+    argv: Sequence[str], key_file: str, log: str, waits: bool = False
 ) -> subprocess.Popen[bytes]:
     """Starts a daemon that is killed when this process, which has one thread, ends.
+
+    `waits`: it will be told something on its standard input.
 
     Raises:
       OSError: it cannot be run, the key not be read or the log not be written.
@@ -110,7 +117,7 @@ def start_daemon(
         return subprocess.Popen(
             [argv[0], f"--job-key-file=/proc/self/fd/{key.fileno()}", *argv[1:]],
             pass_fds=[key.fileno()],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
             preexec_fn=die_with_me,  # noqa: PLW1509  (There is one thread.)
@@ -151,32 +158,58 @@ def end_daemon(process: subprocess.Popen[bytes]) -> int:
 def last_lines(log: str) -> str:
     """The end of a log, indented; empty if there is none."""
     try:
-        lines = Path(log).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        with open(log, errors="replace") as file:
+            lines = file.read().splitlines()[-_LAST_LINES:]
     except OSError:
         return ""
     return "".join(f"\n  {line}" for line in lines)
 
 
-def answer(
-    request: Mapping[str, Any], daemons: list[subprocess.Popen[bytes]]
-) -> dict[str, Any]:
+class Daemon:
+    """One that was started, and what its errors are told by."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], request: Mapping[str, Any]
+    ) -> None:
+        self.process = process
+        self.program: str = request["argv"][0]
+        self.log: str = request["log"]
+        self.waits: bool = request.get("waits", False)
+
+
+def tell(process: subprocess.Popen[bytes], text: str) -> None:
+    """Gives it the line that it waits for."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # It ended, and its log says why.
+        process.stdin.write(text.encode() + b"\n")
+        process.stdin.close()
+
+
+def answer(request: Mapping[str, Any], daemons: list[Daemon]) -> dict[str, Any]:
     """Does what one line of the input asks for."""
-    argv, log = request["argv"], request["log"]
+    if "tell" in request:
+        daemon = next(daemon for daemon in daemons if daemon.waits)
+        tell(daemon.process, request["tell"])
+    else:
+        try:
+            daemon = Daemon(start_daemon(**request), request)
+        except (OSError, subprocess.SubprocessError) as error:
+            return {"error": f"{request['argv'][0]} cannot be started: {error}"}
+        daemons.append(daemon)
+        if daemon.waits:
+            return {}
     try:
-        daemons.append(start_daemon(argv, request["key_file"], log))
-        return {"listening": wait_until_listening(daemons[-1])}
-    except (OSError, subprocess.SubprocessError) as error:
-        return {"error": f"{argv[0]} cannot be started: {error}"}
+        return {"listening": wait_until_listening(daemon.process)}
     except RuntimeError as error:
-        text = f"{argv[0]} {error}{last_lines(log)}"
-        return {"error": text, "status": daemons[-1].returncode}
+        text = f"{daemon.program} {error}{last_lines(daemon.log)}"
+        return {"error": text, "status": daemon.process.returncode}
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    daemons: list[subprocess.Popen[bytes]] = []
+    daemons: list[Daemon] = []
     try:
         trainers = open_trainers(settings["trainers"])
         for line in sys.stdin:
@@ -185,8 +218,10 @@ def main() -> None:
         time.sleep(settings["linger_seconds"])
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for daemon in reversed(daemons):  # The coordinator was started first.
-            end_daemon(daemon)
+        for daemon in daemons:  # The agent, then its coordinator.
+            end_daemon(daemon.process)
+        import shutil  # noqa: PLC0415
+
         shutil.rmtree(settings["folder"], ignore_errors=True)
 
 

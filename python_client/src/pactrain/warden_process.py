@@ -165,27 +165,36 @@ class WardenProcess:
                 "Start agents and a coordinator by hand and set PACTRAIN_AGENT."
             ) from error
 
+    def start_agent(self, node: Node) -> None:
+        """It waits for connect_agent(), and starts while its coordinator does.
+
+        Raises: as _ask().
+        """
+        self._start(
+            "agent",
+            f"--name={node.name}",
+            f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
+            "--coordinator=-",
+            f"--socket=unix:{self._folder / 'agent.sock'}",
+            f"--listen={self._network.listen}",
+            f"--listen-metrics={LOOPBACK}:0",
+            waits=True,
+        )
+
     def start_coordinator(self) -> dict[str, str]:
-        """Its addresses, `grpc` and `metrics`. Raises: as _start()."""
-        return self._start(
+        """Its addresses, `grpc` and `metrics`. Raises: as _ask()."""
+        started = self._start(
             "coordinator",
             f"--listen={self._network.listen}",
             f"--listen-metrics={LOOPBACK}:0",
             f"--state-dir={self._folder / 'state'}",
             "--cluster=embedded",
         )
+        return dict(started["listening"])
 
-    def start_agent(self, node: Node, coordinator: str) -> dict[str, str]:
-        """Its addresses, `socket` and others. Raises: as _start()."""
-        return self._start(
-            "agent",
-            f"--name={node.name}",
-            f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
-            f"--coordinator={coordinator}",
-            f"--socket=unix:{self._folder / 'agent.sock'}",
-            f"--listen={self._network.listen}",
-            f"--listen-metrics={LOOPBACK}:0",
-        )
+    def connect_agent(self, coordinator: str) -> dict[str, str]:
+        """The agent's addresses, `socket` and others. Raises: as _ask()."""
+        return dict(self._ask("agent", {"tell": coordinator})["listening"])
 
     def leave(self) -> None:
         """From now on the daemons end with the job."""
@@ -212,21 +221,24 @@ class WardenProcess:
     def _log(self, name: str) -> str:
         return str(self._logs / f"{self._log_prefix}{name}.log")
 
-    def _start(self, name: str, *flags: str) -> dict[str, str]:
-        """The addresses that it listens at.
+    def _start(self, name: str, *flags: str, waits: bool = False) -> dict[str, Any]:
+        program = find_daemon(f"pactrain-{name}", self._environment)
+        level = f"--log-level={self._log_level}"
+        chosen = chosen_settings(name, self._environment)
+        argv = [str(program), *flags, level, *chosen.values()]
+        request = {"argv": argv, "key_file": str(self.key_file), "log": self._log(name)}
+        return self._ask(name, {**request, "waits": waits})
+
+    def _ask(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the warden answers of this daemon.
 
         Raises:
           InvalidArgument: it refuses a setting of the job.
           AgentUnresponsiveError: it does not start.
         """
-        program = find_daemon(f"pactrain-{name}", self._environment)
-        level = f"--log-level={self._log_level}"
-        chosen = chosen_settings(name, self._environment)
-        argv = [str(program), *flags, level, *chosen.values()]
-        answer = self._ask(
-            {"argv": argv, "key_file": str(self.key_file), "log": self._log(name)}
-        )
+        answer = self._answer(request)
         if "error" in answer:
+            chosen = chosen_settings(name, self._environment)
             settings = [f"{flag} is {variable}" for variable, flag in chosen.items()]
             given = f" ({', '.join(settings)})" if settings else ""
             refused = bool(chosen) and answer.get("status") == _BAD_FLAG
@@ -236,9 +248,9 @@ class WardenProcess:
                 f"{given}; mend what it says, or start an agent by hand and set "
                 "PACTRAIN_AGENT."
             )
-        return dict(answer["listening"])
+        return answer
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         with contextlib.suppress(BrokenPipeError):
