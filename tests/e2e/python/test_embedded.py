@@ -108,7 +108,7 @@ def test_a_missing_daemon_is_the_same_error_on_all_ranks(jobs, start):
     ranks = start(scenarios.attach_only, [0, 0, 1], nowhere).finish()
     for rank in ranks:
         assert rank.error == "AgentUnresponsiveError"
-        assert "/nowhere/pactrain-coordinator" in rank.text
+        assert "/nowhere/pactrain-agent" in rank.text
     jobs.must_leave_nothing()
 
 
