@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <iostream>
 #include <random>
 #include <vector>
 
@@ -31,6 +32,7 @@ namespace pactrain::agent {
 namespace {
 
 constexpr absl::Duration kMinConnectTimeout = absl::Milliseconds(1);
+constexpr absl::string_view kOnStandardInput = "-";
 constexpr absl::Duration kLineTimeout = absl::Minutes(1);
 constexpr size_t kMaxLine = 300;
 
@@ -156,6 +158,11 @@ absl::Status SetAccess(const v1::AgentConfig& config,
                          "they are all in, too"));
 }
 
+base::Protection ProtectionOf(const Driver::Options& driver) {
+  return driver.tls.given() ? base::Protection::kTls
+                            : base::Protection::kTlsNotYet;
+}
+
 // "none", "host:port", or "host" alone, which any port completes.
 absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                              base::Protection protection, bool insecure) {
@@ -172,50 +179,21 @@ absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                                                absl::StrCat("'", text, "'")}}));
 }
 
-// The line of standard input that names the coordinator.
-absl::StatusOr<std::string> ReadLine(const std::string& where) {
-  const absl::Duration end = base::MonotonicNow() + kLineTimeout;
-  std::string line;
-  for (char byte = 0; byte != '\n' && line.size() <= kMaxLine;) {
-    pollfd input = {STDIN_FILENO, POLLIN, 0};
-    const absl::Duration left =
-        std::max(end - base::MonotonicNow(), absl::ZeroDuration());
-    const int ready =
-        poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
-    if (ready == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": no line came on standard input within ",
-          absl::FormatDuration(kLineTimeout),
-          "; write the coordinator's host:port there, or give it here"));
-    }
-    const ssize_t bytes = ready < 0 ? -1 : read(STDIN_FILENO, &byte, 1);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) break;
-    line += byte;
-  }
-  return std::string(absl::StripAsciiWhitespace(line));
-}
-
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
   Driver::Options& driver = flags.driver;
-  const base::Protection tls = driver.tls.given()
-                                   ? base::Protection::kTls
-                                   : base::Protection::kTlsNotYet;
+  const base::Protection tls = ProtectionOf(driver);
   const auto socket = ParseSocketPath(config.socket());
   RETURN_IF_ERROR(settings.At("socket", socket.status()));
   driver.socket_path = *socket;
   RETURN_IF_ERROR(SetAccess(config, settings, driver.access));
   driver.coordinator = config.coordinator();
-  if (driver.coordinator == "-") {
-    // Last of what takes long: the coordinator may be starting meanwhile.
-    ASSIGN_OR_RETURN(driver.coordinator,
-                     ReadLine(settings.Where("coordinator")));
+  if (driver.coordinator != kOnStandardInput) {
+    RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
+                                           driver.coordinator, tls, insecure)
+                        .status());
   }
-  RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
-                                         driver.coordinator, tls, insecure)
-                      .status());
   driver.listen = config.listen();
   ASSIGN_OR_RETURN(const base::PortRange listen,
                    base::CheckListenRange(settings.Where("listen"),
@@ -277,6 +255,36 @@ absl::Status Understand(const v1::AgentConfig& config,
       config.insecure_network() || config.insecure_local());
 }
 
+// The line of standard input that names the coordinator.
+absl::StatusOr<std::string> ReadCoordinator(base::Protection protection,
+                                            bool insecure) {
+  const absl::Duration end = base::MonotonicNow() + kLineTimeout;
+  std::string line;
+  for (char byte = 0; byte != '\n' && line.size() <= kMaxLine;) {
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    const absl::Duration left =
+        std::max(end - base::MonotonicNow(), absl::ZeroDuration());
+    const int ready =
+        poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+    if (ready == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "no line came on standard input within ",
+          absl::FormatDuration(kLineTimeout),
+          "; write the coordinator's host:port there, or give it to "
+          "--coordinator"));
+    }
+    const ssize_t bytes = ready < 0 ? -1 : read(STDIN_FILENO, &byte, 1);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) break;
+    line += byte;
+  }
+  line = std::string(absl::StripAsciiWhitespace(line));
+  RETURN_IF_ERROR(base::CheckDialAddress("the coordinator on standard input",
+                                         line, protection, insecure)
+                      .status());
+  return line;
+}
+
 }  // namespace
 
 std::optional<Flags> ParseFlags(int argc, const char* const* argv,
@@ -295,6 +303,17 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
       },
       exit_code);
   if (!start) return std::nullopt;
+  if (flags.driver.coordinator == kOnStandardInput) {
+    // After all that takes long: the coordinator may be starting meanwhile.
+    const auto said = ReadCoordinator(ProtectionOf(flags.driver),
+                                      flags.driver.insecure_network);
+    if (!said.ok()) {
+      std::cerr << "pactrain-agent: " << said.status().message() << std::endl;
+      *exit_code = 2;
+      return std::nullopt;
+    }
+    flags.driver.coordinator = *said;
+  }
   flags.reload =
       std::make_shared<config::Reload>(program, argc, argv, Defaults(), config);
   return flags;

@@ -69,11 +69,17 @@ TEST(ParseFlags, TheCoordinatorMayBeSaidOnStandardInput) {
   const Outcome said = parse("127.0.0.1:9\nmore");
   ASSERT_TRUE(said.flags.has_value()) << said.message;
   EXPECT_EQ(said.flags->driver.coordinator, "127.0.0.1:9");
+  // What else is wrong is said before, and a look at the settings waits for
+  // none.
+  EXPECT_THAT(Parse({"--name=a", "--coordinator=-", "--listen=b"}).message,
+              HasSubstr("--listen: "));
+  EXPECT_EQ(Parse({"--name=a", "--coordinator=-", "--print-config"}).exit_code,
+            0);
   for (const std::string& wrong :
        {std::string(), std::string("\n"), std::string(5000, 'x')}) {
     const Outcome refused = parse(wrong);
     EXPECT_EQ(refused.exit_code, 2);
-    EXPECT_THAT(refused.message, HasSubstr("--coordinator: address"));
+    EXPECT_THAT(refused.message, HasSubstr("on standard input: address"));
     EXPECT_LT(refused.message.size(), 1000u);
   }
 }

@@ -20,7 +20,7 @@ from pactrain.warden_process import WardenProcess
 
 LISTENS = """
 echo $$ > {pids}/$(basename $0)
-echo "$@" > {pids}/flags
+echo "$@" > {pids}/flags-$(basename $0)
 case "$*" in *--coordinator=-*) read -r told; echo $told > {pids}/told ;; esac
 echo "listening grpc=127.0.0.1:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
@@ -87,12 +87,12 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
     assert folder.stat().st_mode & 0o777 == 0o700
     assert process.key_file == folder / "job.key"
     assert process.key_file.stat().st_mode & 0o777 == 0o600
+    process.start_agent(places.Node("node-0", (0,)))
     coordinator = process.start_coordinator()
     assert coordinator["grpc"] == "127.0.0.1:1"
-    process.start_agent(places.Node("node-0", (0,)))
     assert process.connect_agent(coordinator["grpc"])["metrics"] == "127.0.0.1:2"
     pids = tmp_path / "pids"
-    flags = (pids / "flags").read_text().split()
+    flags = (pids / "flags-pactrain-agent").read_text().split()
     assert (pids / "told").read_text() == "127.0.0.1:1\n"
     assert "--site=node-0" in flags
     assert "--log-level=warn" in flags
@@ -107,22 +107,26 @@ def test_the_site_is_the_one_that_is_set(world, tmp_path):
     process.start_agent(places.Node("node-0", (0,)))
     process.connect_agent("127.0.0.1:1")
     process.stop()
-    assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
+    assert (
+        "--site=paris"
+        in (tmp_path / "pids" / "flags-pactrain-agent").read_text().split()
+    )
 
 
 def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_path):
-    flags = tmp_path / "pids" / "flags"
     world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
     world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
     world |= {"PACTRAIN_RENICE": "0"}
     process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
     process.start_coordinator()
+    flags = tmp_path / "pids" / "flags-pactrain-coordinator"
     assert flags.read_text().split()[-2:] == [
         "--risk=exact",
         "--min-exchange-share=0.5",
     ]
     process.start_agent(places.Node("node-0", (0,)))
     process.connect_agent("127.0.0.1:1")
+    flags = tmp_path / "pids" / "flags-pactrain-agent"
     assert flags.read_text().split()[-3:] == [
         "--log-level=warn",
         "--step-deadline=5s",
@@ -137,6 +141,8 @@ def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
     assert "attach() started it; mend what it says" in str(error)
+    # The agent waited for it.
+    assert ended(int((tmp_path / "pids" / "pactrain-agent").read_text()))
     assert left(world) == []
 
 

@@ -133,12 +133,12 @@ def _start_node(
             if through_store:
                 logger.warning(job_key.THROUGH_STORE)
             write("key", key.note(process.key_file, mine.host, through_store))
-            process.start_agent(mine)
+        process.start_agent(mine)  # While its coordinator does.
+        if mine.first == 0:
             coordinator = process.start_coordinator()
             write("coordinator", coordinator)
         else:
             coordinator = _read_started(board, "coordinator", nodes[0])
-            process.start_agent(mine)
         write(mine.name, process.connect_agent(coordinator["grpc"]))
     except BaseException as error:
         if process is not None:

@@ -6,7 +6,7 @@ daemons die with this process, whatever ends it.
 
 SETTINGS is JSON: {"folder": the private directory, removed at the end; "trainers":
 [[pid, start ticks], ...]; "linger_seconds": how long the daemons go on after the last
-of these, for trainers of other hosts}. Each line of standard input starts one daemon,
+of these, for trainers of other hosts}. A line of standard input starts a daemon,
 {"argv": [...], "key_file": the job's key, which it gets as an open descriptor, "log":
 file of its standard error}, and is answered by {"listening": {...}} or {"error": text,
 "status": exit status, if it ended}. One that "waits" (true) is answered by {} at once;
@@ -28,10 +28,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 # The first attach() waits for this process: no shutil, pathlib and typing at its start,
-# which take as long as the rest.
+# which take half as long as the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any
+
+    # A daemon, its program and its log.
+    Started = tuple[subprocess.Popen[bytes], str, str]
 
 READY_SECONDS = 30.0
 _STOP_SECONDS = 0.5  # Nobody is left who could miss a daemon.
@@ -165,18 +169,6 @@ def last_lines(log: str) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
-class Daemon:
-    """One that was started, and what its errors are told by."""
-
-    def __init__(
-        self, process: subprocess.Popen[bytes], request: Mapping[str, Any]
-    ) -> None:
-        self.process = process
-        self.program: str = request["argv"][0]
-        self.log: str = request["log"]
-        self.waits: bool = request.get("waits", False)
-
-
 def tell(process: subprocess.Popen[bytes], text: str) -> None:
     """Gives it the line that it waits for."""
     assert process.stdin is not None
@@ -185,44 +177,51 @@ def tell(process: subprocess.Popen[bytes], text: str) -> None:
         process.stdin.close()
 
 
-def answer(request: Mapping[str, Any], daemons: list[Daemon]) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], daemons: list[Started]) -> dict[str, Any]:
     """Does what one line of the input asks for."""
     if "tell" in request:
-        daemon = next(daemon for daemon in daemons if daemon.waits)
-        tell(daemon.process, request["tell"])
+        process, program, log = next(s for s in daemons if s[0].stdin)
+        tell(process, request["tell"])
     else:
+        program, log = request["argv"][0], request["log"]
         try:
-            daemon = Daemon(start_daemon(**request), request)
+            process = start_daemon(**request)
         except (OSError, subprocess.SubprocessError) as error:
-            return {"error": f"{request['argv'][0]} cannot be started: {error}"}
-        daemons.append(daemon)
-        if daemon.waits:
+            return {"error": f"{program} cannot be started: {error}"}
+        daemons.append((process, program, log))
+        if process.stdin:
             return {}
     try:
-        return {"listening": wait_until_listening(daemon.process)}
-    except RuntimeError as error:
-        text = f"{daemon.program} {error}{last_lines(daemon.log)}"
-        return {"error": text, "status": daemon.process.returncode}
+        return {"listening": wait_until_listening(process)}
+    except (OSError, RuntimeError) as error:
+        text = f"{program} {error}{last_lines(log)}"
+        return {"error": text, "status": process.returncode}
+
+
+def _import_shutil() -> types.ModuleType:
+    """Once nobody waits, but before the end: the library may be gone by then."""
+    import shutil  # noqa: PLC0415
+
+    return shutil
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    daemons: list[Daemon] = []
+    daemons: list[Started] = []
     try:
         trainers = open_trainers(settings["trainers"])
         for line in sys.stdin:
             print(json.dumps(answer(json.loads(line), daemons)), flush=True)
+        _import_shutil()
         wait_for_all(trainers)
         time.sleep(settings["linger_seconds"])
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for daemon in daemons:  # The agent, then its coordinator.
-            end_daemon(daemon.process)
-        import shutil  # noqa: PLC0415
-
-        shutil.rmtree(settings["folder"], ignore_errors=True)
+        for process, *_ in daemons:  # The agent, then its coordinator.
+            end_daemon(process)
+        _import_shutil().rmtree(settings["folder"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def in_table(script):
 @pytest.mark.parametrize("script", [in_table(script) for script in SCRIPTS])
 def test_script(cluster, tmp_path, script):
     verdict = scripts_check.check(cluster, script, tmp_path)
-    assert verdict.expected, verdict.text
+    assert verdict.expected, f"{verdict.kind}: {verdict.text}"
 
 
 def test_the_user_guide_has_these_tables():
