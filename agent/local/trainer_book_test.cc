@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "agent/local/processes.h"
+#include "asio/posix/stream_descriptor.hpp"
 #include "base/clock.h"
 #include "base/status_matchers.h"
 #include "base/test_folder.h"
@@ -116,6 +117,37 @@ TEST_F(TrainerBookTest, WhoAttachesAgainHasOneEntryAndIsNoLongerWatched) {
   Start();
   ASSERT_EQ(gone_.size(), 1u);
   EXPECT_EQ(gone_[0].attach_id, Rank(0, 0, 2).attach_id);
+}
+
+// asio may hand a new descriptor the event of one that was closed in the same
+// turn: here that of the second pipe comes to the process.
+TEST_F(TrainerBookTest, WhoLivesIsNotTakenForDeadByAnEventOfAnother) {
+  Process lives;
+  Start();
+  book_->Attached(1, Rank(0, lives.pid()));
+  using Pipe = asio::posix::stream_descriptor;
+  const auto readable = [&] {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    close(ends[1]);
+    return Pipe(io_, ends[0]);
+  };
+  Pipe first = readable(), second = readable();
+  first.async_wait(Pipe::wait_read, [&](const asio::error_code&) {
+    second.close();
+    Start();
+  });
+  second.async_wait(Pipe::wait_read, [](const asio::error_code&) {});
+  for (int turn = 0; turn < 10; ++turn) {
+    io_.run_one_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_THAT(gone_, IsEmpty());
+  lives.Kill();
+  const absl::Duration end = base::MonotonicNow() + absl::Minutes(2);
+  while (gone_.empty() && base::MonotonicNow() < end) {
+    io_.run_one_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(gone_.size(), 1u);
 }
 
 TEST_F(TrainerBookTest, AnotherProcessOfTheNumberIsNotThatOne) {
