@@ -255,6 +255,13 @@ absl::Status Understand(const v1::AgentConfig& config,
       config.insecure_network() || config.insecure_local());
 }
 
+absl::Status NoLine(absl::string_view when) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--coordinator=-: no line came on standard input ", when,
+                   "; write the coordinator's host:port there, or give it to "
+                   "--coordinator"));
+}
+
 // The line of standard input that names the coordinator.
 absl::StatusOr<std::string> ReadCoordinator(base::Protection protection,
                                             bool insecure) {
@@ -267,17 +274,15 @@ absl::StatusOr<std::string> ReadCoordinator(base::Protection protection,
     const int ready =
         poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
     if (ready == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "no line came on standard input within ",
-          absl::FormatDuration(kLineTimeout),
-          "; write the coordinator's host:port there, or give it to "
-          "--coordinator"));
+      return NoLine(
+          absl::StrCat("within ", absl::FormatDuration(kLineTimeout)));
     }
     const ssize_t bytes = ready < 0 ? -1 : read(STDIN_FILENO, &byte, 1);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes <= 0) break;
     line += byte;
   }
+  if (line.empty()) return NoLine("before its end");
   line = std::string(absl::StripAsciiWhitespace(line));
   RETURN_IF_ERROR(base::CheckDialAddress("the coordinator on standard input",
                                          line, protection, insecure)

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -75,11 +76,13 @@ TEST(ParseFlags, TheCoordinatorMayBeSaidOnStandardInput) {
               HasSubstr("--listen: "));
   EXPECT_EQ(Parse({"--name=a", "--coordinator=-", "--print-config"}).exit_code,
             0);
-  for (const std::string& wrong :
-       {std::string(), std::string("\n"), std::string(5000, 'x')}) {
-    const Outcome refused = parse(wrong);
+  for (const auto& [input, words] : std::map<std::string, const char*>{
+           {"", "no line came on standard input before its end"},
+           {"\n", "on standard input: address '' has no port"},
+           {std::string(5000, 'x'), "' is too long"}}) {
+    const Outcome refused = parse(input);
     EXPECT_EQ(refused.exit_code, 2);
-    EXPECT_THAT(refused.message, HasSubstr("on standard input: address"));
+    EXPECT_THAT(refused.message, HasSubstr(words));
     EXPECT_LT(refused.message.size(), 1000u);
   }
 }
