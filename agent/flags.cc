@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/crew.h"
 #include "base/net.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "config/load.h"
@@ -313,7 +314,8 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
     const auto said = ReadCoordinator(ProtectionOf(flags.driver),
                                       flags.driver.insecure_network);
     if (!said.ok()) {
-      std::cerr << "pactrain-agent: " << said.status().message() << std::endl;
+      std::cerr << "pactrain-agent: " << base::OneLine(said.status().message())
+                << std::endl;
       *exit_code = 2;
       return std::nullopt;
     }

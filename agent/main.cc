@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
+#include "base/one_line.h"
 #include "base/service_manager.h"
 #include "base/tls/secrecy.h"
 
@@ -26,7 +27,8 @@ namespace pactrain::agent {
 namespace {
 
 int Failed(const absl::Status& status) {
-  std::cerr << "pactrain-agent: " << status.message() << std::endl;
+  std::cerr << "pactrain-agent: " << base::OneLine(status.message())
+            << std::endl;
   return 1;
 }
 
@@ -111,6 +113,8 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   // What gRPC has to say comes back as errors, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // Standard output is for answers, also while settings are read.
+  PT_CHECK(pactrain::base::InitLog("agent", "info"));
   // For docs/metrics.md (tools/metrics.py).
   if (argc == 2 && std::string_view(argv[1]) == "--list-metrics") {
     std::cout << pactrain::agent::AgentMetrics::Table();
@@ -122,7 +126,7 @@ int main(int argc, char** argv) {
       pactrain::agent::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
   pactrain::base::ForgetJobKeyVariable();
-  PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
+  PT_CHECK(pactrain::base::SetLogLevel(flags->log_level));
   if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   pactrain::agent::AskForShortTurns();
   pactrain::agent::Renice(flags->renice);

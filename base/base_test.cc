@@ -68,5 +68,31 @@ TEST(RepeatFilter, sec_MadeUpTextsAreNewsUpToALimit) {
   EXPECT_TRUE(filter.IsNews("later", absl::Seconds(61)));
 }
 
+TEST(RepeatFilter, sec_OneSourceDrownsNoOther) {
+  using Word = RepeatFilter::Word;
+  RepeatFilter filter(absl::Seconds(60));
+  const auto flood = [&](const std::string& source) {
+    size_t news = 0, first = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const Word word =
+          filter.Hear(std::to_string(i), absl::Seconds(1), source);
+      news += word == Word::kNews;
+      first += word == Word::kFirstTooMany;
+    }
+    EXPECT_EQ(first, 1u);  // That more are left out is said, once.
+    return news;
+  };
+  flood("");  // Strangers.
+  EXPECT_EQ(flood("ann"), RepeatFilter::kMaxTextsOfOne);
+  EXPECT_TRUE(filter.IsNews("x", absl::Seconds(1), "bob"));
+  // Nor do many.
+  for (size_t i = 0; i < 1000; ++i) {
+    filter.Hear(std::to_string(i), absl::Seconds(1), std::to_string(i));
+  }
+  EXPECT_TRUE(filter.IsNews("y", absl::Seconds(1), "bob"));
+  EXPECT_EQ(filter.Hear("y", absl::Seconds(1), "late"), Word::kTooMany);
+  EXPECT_TRUE(filter.IsNews("y", absl::Seconds(61), "late"));
+}
+
 }  // namespace
 }  // namespace pactrain::base

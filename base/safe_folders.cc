@@ -1,13 +1,14 @@
 #include "base/safe_folders.h"
 
 #include <limits.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 namespace pactrain::base {
 namespace {
@@ -93,6 +94,21 @@ SafeFolders CheckFolders(const std::string& path, bool one_more) {
     walk.Through(path);
   }
   return found;
+}
+
+std::string WhyNotGuarded(const std::string& path, const struct stat& about) {
+  std::error_code error;
+  const SafeFolders folders =
+      CheckFolders(std::filesystem::absolute(path, error), /*one_more=*/true);
+  if (!folders.trouble.empty()) return folders.trouble;
+  if (!folders.Trusts(about.st_uid)) {
+    return "it is of user " + std::to_string(about.st_uid) +
+           "; give it to root or to this process's user";
+  }
+  const bool group = (about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 &&
+                     about.st_gid != getegid();
+  if (!group && (about.st_mode & S_IWOTH) == 0) return "";
+  return "others may write it; run: chmod go-w " + path;
 }
 
 }  // namespace pactrain::base

@@ -9,6 +9,7 @@
 #ifndef PACTRAIN_BASE_SAFE_FOLDERS_H_
 #define PACTRAIN_BASE_SAFE_FOLDERS_H_
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <string>
@@ -30,6 +31,11 @@ struct SafeFolders {
 // links among them lead to. A folder that is missing is no trouble.
 // `one_more`: a user other than root and this one may have been given a place.
 SafeFolders CheckFolders(const std::string& path, bool one_more);
+
+// Why others than root, this user and that one more could have written the file
+// `path`, or put another one in its place; empty: they could not. `about`: of
+// the file as it was opened.
+std::string WhyNotGuarded(const std::string& path, const struct stat& about);
 
 }  // namespace pactrain::base
 

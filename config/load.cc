@@ -6,6 +6,9 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "config/environment.h"
 #include "config/small_file.h"
@@ -17,6 +20,14 @@ namespace {
 std::string Variable(const std::string& name) {
   const char* text = std::getenv(name.c_str());
   return text == nullptr ? "" : text;
+}
+
+// Advice has lines; what it quotes is the file's, or the variable's.
+std::string InLines(absl::string_view text) {
+  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
+                       [](std::string* out, absl::string_view line) {
+                         out->append(base::OneLine(line));
+                       });
 }
 
 absl::Status ReadFile(const Program& program, const CommandLine& line,
@@ -62,7 +73,8 @@ bool Load(const Program& program, int argc, const char* const* argv,
     if (status.ok()) {
       std::cout << answer << std::flush;
     } else {
-      std::cerr << program.name << ": " << status.message() << std::endl;
+      std::cerr << program.name << ": " << InLines(status.message())
+                << std::endl;
     }
     *exit_code = status.ok() ? 0 : 2;
     return false;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/safe_folders.h"
 
 namespace pactrain::config {
 namespace {
@@ -25,20 +26,22 @@ File Open(const std::string& path) {
   return File(fd < 0 ? nullptr : fdopen(fd, "r"));
 }
 
-bool IsRegular(std::FILE* file) {
-  struct stat about = {};
-  return fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+absl::StatusOr<std::string> Read(const std::string& path, bool guarded) {
   const std::string quoted =
       absl::StrCat("'", absl::Utf8SafeCEscape(path), "'");
   const File file = Open(path);
-  if (file != nullptr && !IsRegular(file.get())) {
+  struct stat about = {};
+  if (file != nullptr &&
+      (fstat(fileno(file.get()), &about) != 0 || !S_ISREG(about.st_mode))) {
     return absl::InvalidArgumentError(absl::StrCat(
         quoted, " is a directory, pipe or device; give a regular file"));
+  }
+  if (file != nullptr && guarded) {
+    const std::string why = base::WhyNotGuarded(path, about);
+    if (!why.empty()) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(quoted, " is not safe: ", why));
+    }
   }
   std::string contents(kMaxFileBytes + 1, '\0');
   if (file != nullptr) {
@@ -54,6 +57,16 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
                      " bytes, more than settings need; give another file"));
   }
   return contents;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  return Read(path, /*guarded=*/false);
+}
+
+absl::StatusOr<std::string> ReadGuardedFile(const std::string& path) {
+  return Read(path, /*guarded=*/true);
 }
 
 }  // namespace pactrain::config

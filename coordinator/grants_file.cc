@@ -17,6 +17,13 @@ absl::StatusOr<Grants> Parse(const std::string& contents,
   v1::PolicyConfig config;
   config::Settings settings(config);
   RETURN_IF_ERROR(config::ReadYaml(contents, path, settings));
+  if (config.run().empty() && config.see().empty() && config.change().empty() &&
+      config.deny().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": it has no rule of run, see, change or deny; to keep all out write "
+        "deny: ['agent/*', 'operator*', 'reader*', 'job/*/*']"));
+  }
   return Grants::Of({{config.run().begin(), config.run().end()},
                      {config.see().begin(), config.see().end()},
                      {config.change().begin(), config.change().end()},

@@ -73,6 +73,57 @@ TEST_F(GrantsFileTest, sec_AFileThatCannotBeUsedChangesNothingAndIsTold) {
   EXPECT_TRUE(Runs(*Look(*file, 5), "vision"));
 }
 
+TEST_F(GrantsFileTest, sec_AFileThatOthersMayWriteIsNotTaken) {
+  namespace fs = std::filesystem;
+  Write("run: [agent/a=vision]");
+  ASSERT_OK_AND_ASSIGN(const auto file, GrantsFile::Open(path_));
+  fs::permissions(path_, fs::perms::others_write, fs::perm_options::add);
+  Write("run: ['*=*', 'agent/x=*']");
+  EXPECT_TRUE(Runs(*Look(*file, 5), "vision"));
+  EXPECT_FALSE(Runs(*Look(*file, 5), "text"));
+  EXPECT_EQ(log_.Count("others may write it; run: chmod go-w " + path_), 1)
+      << log_.text();
+  EXPECT_THAT(GrantsFile::Open(path_),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("go-w " + path_)));
+  fs::permissions(path_, fs::perms::others_write, fs::perm_options::remove);
+  // Nor one that others may put there.
+  const std::string folder = fs::canonical(path_).parent_path();
+  fs::permissions(folder, fs::perms::all);
+  EXPECT_THAT(GrantsFile::Open(path_),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("others may write in " + folder)));
+  fs::permissions(folder, fs::perms::owner_all);
+  Write("run: [agent/a=text]");
+  EXPECT_TRUE(Runs(*Look(*file, 5), "text"));
+}
+
+TEST_F(GrantsFileTest, sec_AFileWithoutRulesIsAMistake) {
+  Write("run: [agent/a=vision]\ndeny: [agent/b]");
+  ASSERT_OK_AND_ASSIGN(const auto file, GrantsFile::Open(path_));
+  for (const std::string none : {"", "# run: [agent/a=text]\n", "run: []"}) {
+    Write(none);
+    const auto grants = Look(*file, 5);
+    EXPECT_TRUE(Runs(*grants, "vision"));
+    EXPECT_FALSE(
+        grants->CheckDenied({{protocol::Role::kAgent, "b"}, "", "", ""}).ok());
+    const auto opened = GrantsFile::Open(path_);
+    ASSERT_THAT(opened, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr(path_ + ": it has no rule")));
+    // What it says instead does what it says.
+    const std::string text(opened.status().message());
+    Write(text.substr(text.find("deny: [")));
+    ASSERT_OK_AND_ASSIGN(const auto all_out, GrantsFile::Open(path_));
+    for (const protocol::Identity& who :
+         {protocol::AgentCalled("a"), protocol::AgentCalled("a..job"),
+          protocol::Identity{protocol::Role::kOperator, ""},
+          protocol::Identity{protocol::Role::kReader, "ann"}}) {
+      EXPECT_FALSE(all_out->Get(now_)->CheckDenied({who, "", "", ""}).ok())
+          << who.Short();
+    }
+  }
+}
+
 TEST_F(GrantsFileTest, AMistakeAtTheStartNamesFileAndLine) {
   EXPECT_FALSE(GrantsFile::Open(path_).ok());
   Write("run: []\nrun: []");

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
+#include "base/one_line.h"
 #include "base/service_manager.h"
 #include "base/tls/secrecy.h"
 #include "coordinator/crl_file.h"
@@ -38,7 +39,8 @@ namespace pactrain::coordinator {
 namespace {
 
 int Failed(const absl::Status& status) {
-  std::cerr << "pactrain-coordinator: " << status.message() << std::endl;
+  std::cerr << "pactrain-coordinator: " << base::OneLine(status.message())
+            << std::endl;
   return 1;
 }
 
@@ -195,6 +197,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
 int main(int argc, char** argv) {
   // What gRPC has to say comes back as errors, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // Standard output is for answers, also while settings are read.
+  PT_CHECK(pactrain::base::InitLog("coordinator", "info"));
   // For docs/metrics.md (tools/metrics.py).
   if (argc == 2 && std::string_view(argv[1]) == "--list-metrics") {
     std::cout << pactrain::coordinator::CoordinatorMetrics::Table();
@@ -206,7 +210,7 @@ int main(int argc, char** argv) {
       pactrain::coordinator::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
   pactrain::base::ForgetJobKeyVariable();
-  PT_CHECK(pactrain::base::InitLog("coordinator", flags->log_level));
+  PT_CHECK(pactrain::base::SetLogLevel(flags->log_level));
   if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -7,7 +7,7 @@ namespace pactrain::coordinator {
 
 absl::StatusOr<WatchedFile> WatchedFile::Open(const std::string& path) {
   WatchedFile file(path);
-  ASSIGN_OR_RETURN(file.taken_, config::ReadSmallFile(path));
+  ASSIGN_OR_RETURN(file.taken_, config::ReadGuardedFile(path));
   file.found_ = file.taken_;
   return file;
 }
@@ -16,7 +16,7 @@ std::optional<absl::StatusOr<std::string>> WatchedFile::News(
     absl::Duration now) {
   if (now - looked_ < kLookEvery) return std::nullopt;
   looked_ = now;
-  absl::StatusOr<std::string> contents = config::ReadSmallFile(path_);
+  absl::StatusOr<std::string> contents = config::ReadGuardedFile(path_);
   // What cannot be read is one state of the file, too.
   std::string found =
       contents.ok() ? *contents : std::string(contents.status().message());

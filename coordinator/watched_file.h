@@ -1,4 +1,4 @@
-// A small file that is read anew while it is in use.
+// A small file that says who may do what, read anew while it is in use.
 //
 // New contents count once they were found twice, so that half of a file never
 // does.
@@ -20,7 +20,7 @@ class WatchedFile {
  public:
   static constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
-  // As ReadSmallFile().
+  // As config::ReadGuardedFile().
   static absl::StatusOr<WatchedFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -13,11 +13,17 @@ namespace pactrain::protocol {
 
 inline constexpr size_t kMaxAuditText = 512;   // Bytes of one field.
 inline constexpr size_t kMaxAuditPage = 1000;  // Lines of one answer.
+// About 30 MB.
+inline constexpr uint64_t kMaxAuditLines = 100'000;
+// Cut at once, so that it is not done for every line.
+inline constexpr uint64_t kAuditCut = 1000;
 
 // Who calls, as the connection says.
 struct Caller {
   std::string who = "local";  // Its identity's URI; "local": there is no TLS.
-  std::string serial;         // Of its certificate, in hex; empty: it has none.
+  // Of its certificate, in hex; of one that is made of a job key "key/" and the
+  // key's id; empty: it has none.
+  std::string serial;
 };
 
 struct AuditEvent {

@@ -178,7 +178,7 @@ void CappedListener::Stop() {
 
 void CappedListener::OnProven(ConnectionPlaces::Place place,
                               CertificateFacts facts) {
-  std::string source;
+  std::string source, who;
   absl::Status may_open;
   {
     MutexLock lock(&mu_);
@@ -188,12 +188,13 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
       it->second.facts = std::make_shared<const CertificateFacts>(facts);
       it->second.who = WhoIs(facts);
       it->second.maker = maker_(facts);
-      source = absl::StrCat(it->second.source, ", ", it->second.who);
+      source = it->second.source;
+      who = it->second.who;
       may_open = CheckOpen(it->second);
       if (!may_open.ok()) End(place, /*at_once=*/true);
     }
   }
-  if (!may_open.ok()) return Refuse(source, Refusal::kBudget, may_open);
+  if (!may_open.ok()) return Refuse(source, Refusal::kBudget, may_open, who);
   if (Take(&CappedListener::connections_, facts).ok()) {
     Take(&CappedListener::bytes_, facts, 0).IgnoreError();
   }
@@ -265,7 +266,7 @@ absl::Status CappedListener::Take(Budgets CappedListener::*budgets,
     if (news) refused_.Add(Refusal::kBudget);
     if (!news) return taken;
   }
-  on_refused_(absl::StrCat(source, ", ", who), taken);
+  on_refused_(source, who, taken);
   return taken;
 }
 
@@ -389,7 +390,7 @@ void CappedListener::LookAtOpen() {
     }
     if (stays.ok()) continue;
     // Not counted: it was let in.
-    on_refused_(absl::StrJoin(proven.facts->uris, " "), stays);
+    on_refused_(proven.source, WhoIs(*proven.facts), stays);
     MutexLock lock(&mu_);
     End(place);
   }
@@ -441,12 +442,12 @@ void CappedListener::Release(ConnectionPlaces::Place place) {
 }
 
 void CappedListener::Refuse(const std::string& source, Refusal refusal,
-                            const absl::Status& why) {
+                            const absl::Status& why, const std::string& who) {
   {
     MutexLock lock(&mu_);
     refused_.Add(refusal);
   }
-  on_refused_(source, why);
+  on_refused_(source, who, why);
 }
 
 void CappedListener::Forget(int watched) {
@@ -465,6 +466,15 @@ void CappedListener::Forget(int watched) {
     close(watched);
   }
   Release(place);
+}
+
+std::vector<CertificateFacts> CappedListener::connected() const {
+  MutexLock lock(&mu_);
+  std::vector<CertificateFacts> connected;
+  for (const auto& [place, proven] : proven_) {
+    if (proven.facts != nullptr) connected.push_back(*proven.facts);
+  }
+  return connected;
 }
 
 RefusalCounts CappedListener::refused() const {

@@ -56,8 +56,10 @@ namespace pactrain::base {
 class CappedListener {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  // `source` is an address. `who` is empty unless a certificate has proven it.
   using OnRefused =
-      std::function<void(const std::string& source, const absl::Status& why)>;
+      std::function<void(const std::string& source, const std::string& who,
+                         const absl::Status& why)>;
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
   static constexpr int kIdentities = 8;
@@ -110,6 +112,8 @@ class CappedListener {
   // The same of a message of a call, among the bytes.
   absl::Status TakeMessage(const CertificateFacts& facts);
 
+  // Whose certificates open connections have, as far as it is known.
+  std::vector<CertificateFacts> connected() const;
   RefusalCounts refused() const;
   int open() const;
 
@@ -161,7 +165,7 @@ class CappedListener {
                     const CertificateFacts& facts, uint64_t turns = 1);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
-              const absl::Status& why);
+              const absl::Status& why, const std::string& who = "");
   void Forget(int watched);
   void Listening(bool on);
 

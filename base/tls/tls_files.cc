@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/safe_folders.h"
 #include "base/status_macros.h"
 #include "base/tls/certificate_facts.h"
 
@@ -36,6 +37,14 @@ absl::Status CheckReadable(const std::string& name, const std::string& file,
   }
   if (!S_ISREG(found->st_mode)) return Refuse(name, file, "is not a file");
   return absl::OkStatus();
+}
+
+// Whoever could write a CA could let himself in, and whoever a key be somebody.
+absl::Status CheckGuarded(const std::string& name, const std::string& file,
+                          const struct stat& found) {
+  const std::string why = WhyNotGuarded(file, found);
+  if (why.empty()) return absl::OkStatus();
+  return Refuse(name, file, absl::StrCat("is not safe: ", why));
 }
 
 absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
@@ -71,6 +80,9 @@ absl::Status LoadCa(SSL_CTX* context, const TlsFiles& files,
                     const TlsNames& names) {
   struct stat found;
   RETURN_IF_ERROR(CheckReadable(names.ca, files.ca, &found));
+  if (files.keeper == nullptr) {
+    RETURN_IF_ERROR(CheckGuarded(names.ca, files.ca, found));
+  }
   if (SSL_CTX_load_verify_file(context, files.ca.c_str()) == 1) {
     return absl::OkStatus();
   }
@@ -106,7 +118,9 @@ absl::Status CheckOwnCertificate(SSL_CTX* context, const TlsFiles& files,
 absl::Status CheckSecretFile(const std::string& name, const std::string& file) {
   struct stat found;
   RETURN_IF_ERROR(CheckReadable(name, file, &found));
-  if ((found.st_mode & (S_IRWXO | S_IWGRP)) == 0) return absl::OkStatus();
+  if ((found.st_mode & (S_IRWXO | S_IWGRP)) == 0) {
+    return CheckGuarded(name, file, found);
+  }
   return Refuse(name, file,
                 absl::StrCat("may be used by others than its owner and "
                              "group; chmod 600 ",

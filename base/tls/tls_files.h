@@ -44,8 +44,8 @@ struct TlsNames {
 
 using TlsContext = std::shared_ptr<SSL_CTX>;
 
-// InvalidArgument: `file`, the value of the setting `name`, cannot be read or
-// may be used by others than its owner and group.
+// InvalidArgument: `file`, the value of the setting `name`, cannot be read, may
+// be used by others than its owner and group, or WhyNotGuarded().
 absl::Status CheckSecretFile(const std::string& name, const std::string& file);
 
 // REQUIRES: files.given().

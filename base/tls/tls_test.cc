@@ -1,4 +1,5 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,20 @@ TEST_F(TlsFilesTest, sec_KeyThatOthersMayReadIsRefused) {
   }
   chmod(files.key.c_str(), 0640);  // As secrets that are mounted are.
   EXPECT_OK(CheckTlsFiles(files, {}));
+}
+
+TEST_F(TlsFilesTest, sec_WhatOthersMayWriteIsRefused) {
+  const TlsFiles files = ca_.Issue("a", kUri);
+  chmod(files.ca.c_str(), 0646);
+  ExpectRefused(files, absl::StrCat("--tls-ca: ", files.ca,
+                                    " is not safe: others may write it; run: "
+                                    "chmod go-w ",
+                                    files.ca));
+  chmod(files.ca.c_str(), 0644);
+  EXPECT_OK(CheckTlsFiles(files, {}));
+  if (geteuid() != 0) return;  // Nobody else can give files away.
+  ASSERT_EQ(chown(files.key.c_str(), 1234, 1234), 0);
+  ExpectRefused(files, "is of user 1234; give it to root");
 }
 
 TEST_F(TlsFilesTest, CertificateThatOthersWouldRefuseIsRefusedAtStart) {

@@ -142,10 +142,10 @@ absl::Status AdminClient::ForgetJob(const std::string& job) {
   return Call(&v1::Admin::Stub::ForgetJob, request).status();
 }
 
-absl::Status AdminClient::Evict(const std::string& who) {
+absl::StatusOr<v1::EvictResponse> AdminClient::Evict(const std::string& who) {
   v1::EvictRequest request;
   request.set_who(who);
-  return Call(&v1::Admin::Stub::Evict, request).status();
+  return Call(&v1::Admin::Stub::Evict, request);
 }
 
 absl::Status AdminClient::Readmit(const std::string& who) {

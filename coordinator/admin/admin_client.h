@@ -53,7 +53,7 @@ class AdminClient {
   // Unavailable: the journal cannot be written.
   absl::Status ForgetJob(const std::string& job);
   // InvalidArgument: it means nobody, or the caller. Unavailable: as above.
-  absl::Status Evict(const std::string& who);
+  absl::StatusOr<v1::EvictResponse> Evict(const std::string& who);
   // NotFound: nobody was evicted so. Unavailable: as above.
   absl::Status Readmit(const std::string& who);
   // NotFound: it is not connected. FailedPrecondition: that would end a job,

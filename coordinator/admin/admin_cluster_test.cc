@@ -82,16 +82,22 @@ TEST_F(AdminTest, SiteRatesAreListedAsTheyWereGiven) {
 TEST_F(AdminTest, EvictsAndReadmits) {
   Outcome outcome = Admin({"evict", "node-1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("evicted agent/node-1: "));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("evicted agent/node-1, which means nobody who is "
+                        "connected, and no agent that is known; known are: "));
   outcome = Admin({"evict", "node-1..vision"});
   EXPECT_THAT(outcome.out, HasSubstr("job/vision/agent/node-1..vision"));
-  EXPECT_THAT(driver_->Evicted(),
+  EXPECT_THAT(driver_->EvictedRules(),
               ::testing::ElementsAre("agent/node-1",
                                      "job/vision/agent/node-1..vision"));
   outcome = Admin({"evict", "every*body"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("'every*body' means nobody"));
-  EXPECT_EQ(Admin({"evict", "node-2", "--json"}).out, "{}\n");
+  EXPECT_THAT(Admin({"evict", "node-2", "--json"}).out,
+              HasSubstr("\"meant\":[],\"known\":["));
+  outcome = Admin({"evict", "serial/05f"});
+  EXPECT_THAT(outcome.out, Not(HasSubstr("known")));
+  EXPECT_EQ(Admin({"readmit", "serial/5F"}).exit_code, 0);
   outcome = Admin({"readmit", "agent/node-1"});
   EXPECT_EQ(outcome.out, "readmitted agent/node-1\n");
   outcome = Admin({"readmit", "node-1"});

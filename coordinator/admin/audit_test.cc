@@ -226,8 +226,40 @@ TEST_F(AuditTest, sec_audit_chain) {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(words)));
     EXPECT_THAT(text, Not(HasSubstr("chain whole")));
+    // Also where nobody asks, and no agent was told.
+    EXPECT_TRUE(
+        log_.WaitFor(absl::StrCat("THE AUDIT LOG WAS CHANGED: ", words)))
+        << log_.text();
+    EXPECT_EQ(driver_->Snapshot().audit_contradicted, 1u);
     Stop();
   }
+}
+
+TEST_F(AuditTest, sec_audit_LinesAreNotCutBeforeTheirTime) {
+  Train();
+  Stop();
+  Execute(
+      "UPDATE audit_ends SET number=3, hash=(SELECT hash FROM audit WHERE "
+      "number=3) WHERE name='cut'; DELETE FROM audit WHERE number<=3");
+  StartAnew();
+  absl::Status status;
+  Audit(&status);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                               HasSubstr("lines 1 to 3 are missing")));
+  EXPECT_TRUE(
+      log_.WaitFor("THE AUDIT LOG WAS CHANGED: lines 1 to 3 are missing"));
+}
+
+TEST_F(AuditTest, sec_audit_ALineThatIsTakenOutMeanwhileIsMissed) {
+  Train();
+  ComeBack();
+  ASSERT_EQ(kept_.size(), 1u);
+  Execute(absl::StrCat("DELETE FROM audit WHERE number=", kept_[0].number));
+  const uint64_t gone = kept_[0].number;
+  ComeBack();
+  EXPECT_TRUE(log_.WaitFor(absl::StrCat("THE AUDIT LOG WAS CHANGED: line ",
+                                        gone, " is missing: agent a was told")))
+      << log_.text();
 }
 
 TEST_F(AuditTest, sec_audit_TheFirstLineThatWasCutIsNamedByAWitness) {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -47,6 +48,26 @@ std::string DrainedText(const std::string& agent,
           ? "no rank was there"
           : absl::StrCat("its ranks leave ", absl::StrJoin(done.jobs(), ", ")),
       "; it takes trainers again once it is started again, or undrained\n");
+}
+
+std::string EvictedText(const std::string& who, const v1::EvictResponse& done) {
+  const std::string back =
+      absl::StrCat("; to take it back: pactrain-admin readmit ", who, "\n");
+  if (!done.meant().empty()) {
+    return absl::StrCat("evicted ", who, ", who is ",
+                        absl::StrJoin(done.meant(), ", "),
+                        " by now: it may do nothing any more, and its ranks "
+                        "leave",
+                        back);
+  }
+  std::string nobody = "nobody who is connected";
+  if (absl::StrContains(who, "agent/")) {
+    absl::StrAppend(
+        &nobody, ", and no agent that is known; known are: ",
+        done.known().empty() ? "none" : absl::StrJoin(done.known(), ", "));
+  }
+  return absl::StrCat("evicted ", who, ", which means ", nobody,
+                      "; whom it comes to mean may do nothing", back);
 }
 
 }  // namespace pactrain::coordinator

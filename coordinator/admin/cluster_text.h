@@ -14,6 +14,8 @@ namespace pactrain::coordinator {
 std::string AgentsTable(const v1::ListAgentsResponse& agents);
 // A line for each direction of a link, as each agent has measured it.
 std::string LinksTable(const v1::ListAgentsResponse& agents);
+// What became of `evict`.
+std::string EvictedText(const std::string& who, const v1::EvictResponse& done);
 // What became of `drain`.
 std::string DrainedText(const std::string& agent,
                         const v1::DrainResponse& done);

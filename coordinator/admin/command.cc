@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/net.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "base/version.h"
@@ -386,7 +387,8 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
   AddOptions(app, words);
   AddCommands(app, words);
   const auto mistake = [&](absl::string_view what) {
-    err << "pactrain-admin: " << what << "; see --help" << std::endl;
+    err << "pactrain-admin: " << base::OneLine(what) << "; see --help"
+        << std::endl;
     *exit_code = 2;
     return std::nullopt;
   };

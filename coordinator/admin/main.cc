@@ -8,6 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "base/check.h"
+#include "base/log.h"
+#include "base/one_line.h"
 #include "coordinator/admin/doctor.h"
 #include "coordinator/admin/run.h"
 
@@ -39,6 +42,8 @@ int main(int argc, char** argv) {
   namespace admin = pactrain::coordinator;
   // What gRPC has to say comes back as errors, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // Standard output is for answers.
+  PT_CHECK(pactrain::base::InitLog("admin", "warn"));
   int exit_code = 0;
   const std::optional<admin::Command> command =
       admin::ParseCommand(argc, argv, std::cout, std::cerr, &exit_code);
@@ -48,6 +53,7 @@ int main(int argc, char** argv) {
   const absl::Status status =
       admin::Run(*command, client, std::cout, std::cerr);
   if (status.ok()) return 0;
-  std::cerr << "pactrain-admin: " << status.message() << std::endl;
+  std::cerr << "pactrain-admin: " << pactrain::base::OneLine(status.message())
+            << std::endl;
   return 1;
 }

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "base/tls/job_keys.h"
 #include "base/utc_text.h"
@@ -17,6 +19,7 @@
 #include "coordinator/admin/cluster_text.h"
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/witness_check.h"
+#include "protocol/audit_chain.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -47,7 +50,7 @@ absl::Status Watch(const Command& command, AdminClient& client,
       },
       [&](const absl::Status& why) {
         news.clear();  // The next line says that it is back.
-        err << "pactrain-admin: " << why.message()
+        err << "pactrain-admin: " << base::OneLine(why.message())
             << "; trying again until Ctrl-C" << std::endl;
       });
 }
@@ -73,13 +76,13 @@ absl::Status ReadWitnessFiles(const std::vector<std::string>& files,
 
 absl::Status Audit(const Command& command, AdminClient& client,
                    std::ostream& out) {
-  AuditChecker checker;
+  protocol::AuditChain chain;
   WitnessCheck witnesses;
   RETURN_IF_ERROR(ReadWitnessFiles(command.witness_files, witnesses));
   bool ask = command.verify;
-  while (!checker.done()) {
+  while (!chain.done()) {
     ASSIGN_OR_RETURN(const v1::ReadAuditResponse page,
-                     client.ReadAudit(checker.last(), ask));
+                     client.ReadAudit(chain.last(), ask));
     ask = false;
     for (const v1::AuditWitness& witness : page.witnesses()) {
       for (const v1::AuditHead& head : witness.heads()) {
@@ -92,13 +95,21 @@ absl::Status Audit(const Command& command, AdminClient& client,
       if (!command.verify && !command.json) out << AuditText(line);
       witnesses.See(line);
     }
-    RETURN_IF_ERROR(checker.Check(page));
+    const absl::Status checked = chain.Check(FromProto(page));
+    if (!checked.ok()) {
+      return absl::DataLossError(absl::StrCat(
+          "the audit log was changed: ", absl::string_view(checked.message())));
+    }
   }
   std::string seen;
   if (command.verify) {
     ASSIGN_OR_RETURN(seen, witnesses.Result());
   }
-  if (!command.json) out << checker.Summary() << seen;
+  if (!command.json) {
+    out << chain.lines() << " lines, chain whole; newest hash "
+        << absl::BytesToHexString(chain.hash()) << "\n"
+        << seen;
+  }
   return absl::OkStatus();
 }
 
@@ -206,11 +217,8 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
         ": its next launch begins anew, and who comes back with the old "
         "state is refused");
   } else if (command.name == "evict") {
-    RETURN_IF_ERROR(client.Evict(command.who));
-    say("evicted ", command.who,
-        ": it may do nothing any more, and its ranks leave; to take it back: "
-        "pactrain-admin readmit ",
-        command.who);
+    ASSIGN_OR_RETURN(const v1::EvictResponse done, client.Evict(command.who));
+    out << (command.json ? ToJson(done) : EvictedText(command.who, done));
   } else if (command.name == "readmit") {
     RETURN_IF_ERROR(client.Readmit(command.who));
     say("readmitted ", command.who);

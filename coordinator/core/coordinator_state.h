@@ -101,6 +101,12 @@ class CoordinatorState {
   //   Unavailable:        the journal cannot be written.
   absl::StatusOr<Effects> Forget(const std::string& job, const std::string& by,
                                  absl::Duration now);
+  // Agents with trainers in a job, or that wait for one.
+  struct Participant {
+    protocol::GroupId group;
+    std::string agent, site;
+  };
+  std::vector<Participant> Participants() const;
   // The agent's trainers are out of `job`, or of all jobs, for good:
   // generations that they are of end, and the others go on as if they had left.
   // Its stream is closed.
@@ -111,7 +117,13 @@ class CoordinatorState {
   //   InvalidArgument:   CheckDenial() of it.
   //   ResourceExhausted: there are kMaxDenied.
   //   Unavailable:       the journal cannot be written.
-  absl::StatusOr<Effects> Evict(const std::string& who, const std::string& by,
+  struct Evicted {
+    // As policies call them: agents that are known by now, and of these whom
+    // the rule means by name.
+    std::set<std::string> known, meant;
+    Effects effects;
+  };
+  absl::StatusOr<Evicted> Evict(const std::string& rule, const std::string& by,
                                 absl::Duration now);
   // Takes that back. NotFound: nobody said so. Unavailable: as above.
   absl::StatusOr<Effects> Readmit(const std::string& who);

@@ -1,8 +1,10 @@
 // An agent is out of jobs: by the policy, or by an operator.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -25,18 +27,36 @@ std::string NamesOf(const std::map<std::string, Value>& map) {
 
 }  // namespace
 
+std::set<std::pair<std::string, std::string>> Group::Participants() const {
+  std::set<std::pair<std::string, std::string>> all = seats_.AgentsOfLiving();
+  if (running()) {
+    for (const protocol::Member& member : generation_->members) {
+      all.insert({member.agent, member.site});
+    }
+  }
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      all.insert({candidate.agent, candidate.site});
+    }
+  }
+  return all;
+}
+
 // The step that it had voted for last stays unknown: its word is not asked.
 void Group::Expel(const std::string& agent, const std::string& reason,
                   Context& c) {
   std::erase_if(first_words_,
                 [&](const auto& entry) { return entry.second.agent == agent; });
-  if (!generation_) return;
   testimony_.Forget(agent);
   bool was_member = false, waited = false;
+  std::vector<Membership::Refusal> refusals;
   for (const Candidate& candidate : membership_.DropAgent(agent)) {
+    refusals.push_back({candidate, reason});
     waited |=
         seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kLeft);
   }
+  Refuse(refusals, c);
+  if (!generation_) return;
   for (const protocol::Member& member : generation_->members) {
     if (member.agent != agent) continue;
     for (const protocol::Digest& attach_id : member.attach_ids) {
@@ -99,6 +119,17 @@ void CoordinatorState::ExpelFrom(const std::string& name,
   }
 }
 
+std::vector<CoordinatorState::Participant> CoordinatorState::Participants()
+    const {
+  std::vector<Participant> all;
+  for (const auto& [id, group] : groups_) {
+    for (const auto& [agent, site] : group.Participants()) {
+      all.push_back({id, agent, site});
+    }
+  }
+  return all;
+}
+
 Effects CoordinatorState::Expel(const std::string& name,
                                 const std::optional<std::string>& job,
                                 const std::string& reason, absl::Duration now) {
@@ -108,11 +139,11 @@ Effects CoordinatorState::Expel(const std::string& name,
   return Told(std::move(effects));
 }
 
-absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
-                                                const std::string& by,
-                                                absl::Duration now) {
-  RETURN_IF_ERROR(CheckDenial(who));
+absl::StatusOr<CoordinatorState::Evicted> CoordinatorState::Evict(
+    const std::string& rule, const std::string& by, absl::Duration now) {
+  RETURN_IF_ERROR(CheckDenial(rule));
   RETURN_IF_ERROR(CheckWritable());
+  const std::string who = DenialText(rule);
   if (denied_.size() >= kMaxDenied && !denied_.contains(who)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kMaxDenied,
@@ -120,11 +151,11 @@ absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
         "readmit WHO), write a pattern, such as agent/node-*, or use deny in "
         "the policy file"));
   }
-  Effects effects;
-  Group::Context c = MakeContext(now, effects);
+  Evicted evicted;
+  Group::Context c = MakeContext(now, evicted.effects);
   const IdentityDenied denied{who, by, c.TimeText(now)};
   denied_[who] = denied;
-  effects.records.push_back(denied);
+  evicted.effects.records.push_back(denied);
   std::set<std::string> names;
   for (const auto& [name, agent] : agents_.all()) names.insert(name);
   for (const auto& [id, group] : groups_) {
@@ -137,11 +168,14 @@ absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
   }
   const std::string reason = absl::StrCat("evicted by ", by);
   for (const std::string& name : names) {
-    if (MatchesDenial(who, {protocol::AgentCalled(name), "", "", ""})) {
-      ExpelFrom(name, std::nullopt, reason, c);
-    }
+    const protocol::Identity agent = protocol::AgentCalled(name);
+    evicted.known.insert(agent.Short());
+    if (!MatchesDenial(who, {agent, "", "", ""})) continue;
+    evicted.meant.insert(agent.Short());
+    ExpelFrom(name, std::nullopt, reason, c);
   }
-  return Told(std::move(effects));
+  evicted.effects = Told(std::move(evicted.effects));
+  return evicted;
 }
 
 std::string CoordinatorState::WhyDrained(const Agent& agent) const {
@@ -221,12 +255,18 @@ absl::StatusOr<Effects> CoordinatorState::Undrain(const std::string& name) {
 
 absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {
   RETURN_IF_ERROR(CheckWritable());
-  if (denied_.erase(who) == 0) {
+  // An older coordinator kept it as it was written.
+  const auto it =
+      std::find_if(denied_.begin(), denied_.end(), [&](const auto& denied) {
+        return DenialText(denied.first) == DenialText(who);
+      });
+  if (it == denied_.end()) {
     return absl::NotFoundError(absl::StrCat(
         "'", who, "' is not evicted; evicted are: ", NamesOf(denied_)));
   }
   Effects effects;
-  effects.records.push_back(IdentityReadmitted{who});
+  effects.records.push_back(IdentityReadmitted{it->first});
+  denied_.erase(it);
   return Told(std::move(effects));
 }
 

@@ -13,7 +13,7 @@ class ExpelTest : public ::testing::Test {
   ExpelTest() { cluster_.FormFour(); }
   absl::Status Evict(const std::string& who) {
     auto effects = cluster_.state().Evict(who, "ann", cluster_.now());
-    if (effects.ok()) cluster_.Act(*std::move(effects));
+    if (effects.ok()) cluster_.Act(std::move(effects->effects));
     return effects.status();
   }
   absl::Status Readmit(const std::string& who) {
@@ -65,6 +65,27 @@ TEST_F(ExpelTest, sec_ItIsDurableAndCanBeTakenBack) {
   EXPECT_TRUE(cluster_.state().denied().empty());
   EXPECT_THAT(Readmit("agent/b"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("are: nobody")));
+}
+
+TEST_F(ExpelTest, WhoIsMeantIsSaid) {
+  const auto evicted =
+      cluster_.state().Evict("agent/*b", "ann", cluster_.now());
+  ASSERT_OK(evicted);
+  EXPECT_THAT(evicted->meant, ::testing::ElementsAre("agent/b"));
+  EXPECT_THAT(evicted->known, ::testing::Contains("agent/a"));
+}
+
+TEST_F(ExpelTest, ANumberIsTheSameHoweverItIsWritten) {
+  ASSERT_OK(Evict("serial/05fA"));
+  ASSERT_OK(Evict("key/AABBCCDDEEFF0011"));
+  EXPECT_OK(Readmit("serial/5fa"));
+  EXPECT_OK(Readmit("key/aabbccddeeff0011"));
+  // As an older coordinator kept it.
+  Effects old;
+  old.records.push_back(IdentityDenied{"serial/0a", "ann", ""});
+  cluster_.Act(std::move(old));
+  cluster_.RestartCoordinator();
+  EXPECT_OK(Readmit("serial/A"));
 }
 
 TEST_F(ExpelTest, ItNeedsTheJournalAndWordsThatMeanSomebody) {

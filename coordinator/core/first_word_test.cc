@@ -37,7 +37,7 @@ class FirstWordTest : public LyingMemberTest {
   void EvictWhoIsAway(const std::string& agent) {
     auto effects = t_.state().Evict("agent/" + agent, "ann", t_.now());
     ASSERT_TRUE(effects.ok()) << effects.status();
-    t_.Act(*std::move(effects));
+    t_.Act(std::move(effects->effects));
     t_.Pass(15, {"a"});
   }
 };

@@ -96,14 +96,25 @@ absl::Status CheckDenial(absl::string_view rule) {
       "public key, or 16, the id of a job's key"));
 }
 
+std::string DenialText(absl::string_view rule) {
+  absl::string_view rest = rule;
+  if (absl::ConsumePrefix(&rest, "serial/")) {
+    const size_t first = rest.find_first_not_of('0');
+    return absl::StrCat(
+        "serial/",
+        absl::AsciiStrToUpper(first == rest.npos ? "0" : rest.substr(first)));
+  }
+  if (absl::ConsumePrefix(&rest, "key/")) {
+    return absl::StrCat("key/", absl::AsciiStrToLower(rest));
+  }
+  return std::string(rule);
+}
+
 bool MatchesDenial(absl::string_view rule, const Credential& credential) {
-  if (absl::ConsumePrefix(&rule, "serial/")) {
-    const auto number = [](absl::string_view hex) {
-      const size_t first = hex.find_first_not_of('0');
-      return absl::AsciiStrToLower(first == hex.npos ? "0" : hex.substr(first));
-    };
+  if (absl::StartsWith(rule, "serial/")) {
     return !credential.serial.empty() &&
-           number(rule) == number(credential.serial);
+           DenialText(rule) ==
+               DenialText(absl::StrCat("serial/", credential.serial));
   }
   if (absl::ConsumePrefix(&rule, "key/")) {
     const std::string hex = absl::AsciiStrToLower(rule);

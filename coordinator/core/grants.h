@@ -90,6 +90,8 @@ bool MatchesPattern(absl::string_view pattern, absl::string_view text);
 // Whether a rule of the deny list ("agent/a", "serial/5F02", "key/8c1e...")
 // means this one.
 bool MatchesDenial(absl::string_view rule, const Credential& credential);
+// How a rule is written that may be written in several ways ("serial/05f02").
+std::string DenialText(absl::string_view rule);
 // InvalidArgument: it can mean nobody.
 absl::Status CheckDenial(absl::string_view rule);
 

@@ -74,7 +74,7 @@ class Group {
   void Tick(Context& c);
 
   // Its trainers of the newest generation are out for good, whoever speaks for
-  // them: that ends if it runs.
+  // them: that ends if it runs. Who waits there is refused.
   void Expel(const std::string& agent, const std::string& reason, Context& c);
 
   // Trainers of the agent, by rank, that it would take from the running
@@ -106,6 +106,9 @@ class Group {
   absl::Duration since() const { return since_; }
   // Of those that wait, and of the generation while it runs.
   std::set<std::string> AgentNames() const;
+  // The same with their sites, and those of the newest generation after its end
+  // whose trainers may still hold its state.
+  std::set<std::pair<std::string, std::string>> Participants() const;
   // Whose trainers have claimed a state since the last generation.
   std::set<std::string> ClaimingAgents() const;
   // None of those that wait gets in.

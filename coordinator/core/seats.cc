@@ -290,6 +290,15 @@ bool Seats::IsDeserted(size_t member) const {
   });
 }
 
+std::set<std::pair<std::string, std::string>> Seats::AgentsOfLiving() const {
+  std::set<std::pair<std::string, std::string>> agents;
+  for (const Seat& seat : seats_) {
+    if (!IsOwn(seat) || !MayLive(seat)) continue;
+    agents.insert({MemberOf(seat).agent, MemberOf(seat).site});
+  }
+  return agents;
+}
+
 std::vector<const Seats::Seat*> Seats::LeftInOrder() const {
   std::vector<const Seat*> left;
   for (const Seat& seat : seats_) {

@@ -130,6 +130,8 @@ class Seats {
   // A trainer of this generation at that member has not left, as far as anybody
   // said.
   bool IsDeserted(size_t member) const;
+  // Agents of this generation with a trainer that may live, and their sites.
+  std::set<std::pair<std::string, std::string>> AgentsOfLiving() const;
   // Those of this generation that left by their own will.
   std::vector<const Seat*> LeftInOrder() const;
   // Ranks that left, and nobody has to take their place: by their own will, or

@@ -120,7 +120,8 @@ struct StateSnapshot {
   double risk_bound = 0;
   std::vector<AgentSnapshot> agents;
   std::vector<GroupSnapshot> groups;
-  // Agents that keep what the audit log does not have; filled in by the driver.
+  // Agents that keep what the audit log does not have, and one more if it was
+  // not as it had been written at the start; filled in by the driver.
   size_t audit_contradicted = 0;
 };
 

@@ -51,11 +51,15 @@ void Driver::HearWitness(OpenStream& stream,
   if (!trouble || !changed_.IsNews(trouble->what + trouble->why, clock_())) {
     return;
   }
+  WarnOfAudit(*trouble, stream.caller);
+}
+
+void Driver::WarnOfAudit(const Witnesses::Trouble& trouble,
+                         const protocol::Caller& caller) {
   trail_.OnAction(
-      {"audit log changed", stream.caller, "", trouble->what, trouble->why, ""},
-      Now());
-  Warn(absl::StrCat("THE AUDIT LOG WAS CHANGED: ", trouble->what, ": ",
-                    trouble->why,
+      {"audit log changed", caller, "", trouble.what, trouble.why, ""}, Now());
+  Warn(absl::StrCat("THE AUDIT LOG WAS CHANGED: ", trouble.what, ": ",
+                    trouble.why,
                     "; see pactrain-admin audit --verify, and who may write "
                     "to the state directory"));
 }

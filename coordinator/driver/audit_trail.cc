@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/counted.h"
+#include "protocol/identity.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -214,11 +215,27 @@ void AuditTrail::OnAction(AuditEvent event, const Time& now) {
   waiting_.push_back(std::move(event));
 }
 
+std::string SourceOf(const protocol::Caller& caller) {
+  if (caller.who == "stranger") return "";
+  const auto identity = protocol::IdentityOf({caller.who});
+  const bool bound = identity.ok() && !identity->job.empty();
+  return bound && !caller.serial.empty() ? caller.serial : caller.who;
+}
+
 void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
   const std::string text =
       absl::StrCat(event.kind, "|", event.caller.who, "|", event.caller.serial,
                    "|", event.job, "|", event.what, "|", event.why);
-  if (refusals_.IsNews(text, now.monotonic)) Add(std::move(event), now);
+  switch (refusals_.Hear(text, now.monotonic, SourceOf(event.caller))) {
+    case base::RepeatFilter::Word::kNews:
+      return Add(std::move(event), now);
+    case base::RepeatFilter::Word::kFirstTooMany:
+      return Add({"left out", event.caller, "",
+                  "more refusals of it, for ten minutes", "", ""},
+                 now);
+    default:
+      return;
+  }
 }
 
 void AuditTrail::Add(AuditEvent event, const Time& now) {

@@ -25,6 +25,10 @@
 
 namespace pactrain::coordinator {
 
+// Whose refusals are counted together: who has proven nothing has no name, and
+// who holds the key of one job, and gives himself names, that key's.
+std::string SourceOf(const protocol::Caller& caller);
+
 class AuditTrail {
  public:
   static constexpr size_t kMaxWaiting = 1024;
@@ -49,7 +53,8 @@ class AuditTrail {
   // Somebody who may does this. Each time is a line, which has to be written
   // before he is answered: it is never left out.
   void OnAction(protocol::AuditEvent event, const Time& now);
-  // Somebody was refused: who tries again and again makes one line.
+  // Somebody was refused: who tries again and again makes one line, and who
+  // tries ever something else a few, and one that says so.
   void OnRefused(protocol::AuditEvent event, const Time& now);
 
   // The lines that wait, with one for those that did not fit.

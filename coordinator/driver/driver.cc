@@ -86,6 +86,9 @@ Driver::Driver(const Options& options, Journal* journal, Clock clock,
                    "",
                    ""},
                   Now());
+  if (const std::string changed = journal->audit().changed; !changed.empty()) {
+    WarnOfAudit({changed, "found at the start"}, {"coordinator", ""});
+  }
 }
 
 Driver::~Driver() { Stop(); }
@@ -238,7 +241,8 @@ void Driver::Drain() {
 StateSnapshot Driver::Snapshot() const {
   base::MutexLock lock(&mu_);
   StateSnapshot snapshot = state_.Snapshot(clock_());
-  snapshot.audit_contradicted = witnesses_.contradicting();
+  snapshot.audit_contradicted =
+      witnesses_.contradicting() + (journal_->audit().changed.empty() ? 0 : 1);
   return snapshot;
 }
 
@@ -261,26 +265,9 @@ absl::Status Driver::Forget(const std::string& job,
                  caller);
 }
 
-absl::Status Driver::Evict(const std::string& who,
-                           const protocol::Caller& caller) {
-  const std::string by = caller.who.empty() ? "an operator" : caller.who;
-  return Operate([&](CoordinatorState& state,
-                     absl::Duration now) { return state.Evict(who, by, now); },
-                 caller);
-}
-
-absl::Status Driver::Readmit(const std::string& who,
-                             const protocol::Caller& caller) {
-  return Operate([&](CoordinatorState& state,
-                     absl::Duration) { return state.Readmit(who); },
-                 caller);
-}
-
-std::vector<std::string> Driver::Evicted() const {
+std::vector<CoordinatorState::Participant> Driver::Participants() const {
   base::MutexLock lock(&mu_);
-  std::vector<std::string> rules;
-  for (const auto& [rule, denied] : state_.denied()) rules.push_back(rule);
-  return rules;
+  return state_.Participants();
 }
 
 void Driver::Expel(const std::string& agent,

@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -88,7 +89,11 @@ class Driver {
                       const protocol::Caller& caller = {});
 
   // As CoordinatorState::Evict() and Readmit(); OK: it is durable.
-  absl::Status Evict(const std::string& who, const protocol::Caller& caller);
+  struct Evicted {
+    std::set<std::string> known, meant;
+  };
+  absl::StatusOr<Evicted> Evict(const std::string& who,
+                                const protocol::Caller& caller);
   absl::Status Readmit(const std::string& who, const protocol::Caller& caller);
   // As CoordinatorState::Drain(); the jobs. Its line in the audit log is
   // durable by then.
@@ -101,8 +106,9 @@ class Driver {
   absl::StatusOr<std::string> Backup(const std::string& name,
                                      const protocol::Caller& caller);
   // The rules that Evict() has made.
-  std::vector<std::string> Evicted() const;
-  // As CoordinatorState::Expel().
+  std::vector<std::string> EvictedRules() const;
+  // As CoordinatorState::Participants() and Expel().
+  std::vector<CoordinatorState::Participant> Participants() const;
   void Expel(const std::string& agent, const std::optional<std::string>& job,
              const std::string& reason, const protocol::Caller& caller);
 
@@ -151,6 +157,9 @@ class Driver {
   void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What the message says of the audit log.
   void HearWitness(OpenStream& stream, const protocol::AgentMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WarnOfAudit(const Witnesses::Trouble& trouble,
+                   const protocol::Caller& caller)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells agents where the log ends, which decisions alone would not.
   void TellHead(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,4 +1,5 @@
-// What an operator wants of agents and of the journal as a whole.
+// What an operator wants of agents, of who may do what, and of the journal as a
+// whole.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,36 @@ absl::Status Driver::Undrain(const std::string& agent,
   return Operate([&](CoordinatorState& state,
                      absl::Duration) { return state.Undrain(agent); },
                  caller);
+}
+
+absl::StatusOr<Driver::Evicted> Driver::Evict(const std::string& who,
+                                              const protocol::Caller& caller) {
+  const std::string by = caller.who.empty() ? "an operator" : caller.who;
+  Evicted done;
+  RETURN_IF_ERROR(Operate(
+      [&](CoordinatorState& state,
+          absl::Duration now) -> absl::StatusOr<Effects> {
+        auto evicted = state.Evict(who, by, now);
+        if (!evicted.ok()) return evicted.status();
+        done = {std::move(evicted->known), std::move(evicted->meant)};
+        return std::move(evicted->effects);
+      },
+      caller));
+  return done;
+}
+
+absl::Status Driver::Readmit(const std::string& who,
+                             const protocol::Caller& caller) {
+  return Operate([&](CoordinatorState& state,
+                     absl::Duration) { return state.Readmit(who); },
+                 caller);
+}
+
+std::vector<std::string> Driver::EvictedRules() const {
+  base::MutexLock lock(&mu_);
+  std::vector<std::string> rules;
+  for (const auto& [rule, denied] : state_.denied()) rules.push_back(rule);
+  return rules;
 }
 
 absl::StatusOr<std::string> Driver::Backup(const std::string& name,

@@ -49,7 +49,12 @@ std::optional<Witnesses::Trouble> Witnesses::Compare(
                             : "")};
   }
   const absl::StatusOr<std::string> hash = journal_->AuditHash(head.number);
-  if (!hash.ok() || hash->empty() || *hash == head.hash) return std::nullopt;
+  if (!hash.ok() || head.number < log.cut || *hash == head.hash) {
+    return std::nullopt;
+  }
+  if (hash->empty()) {
+    return Trouble{absl::StrCat("line ", head.number, " is missing"), told};
+  }
   return Trouble{absl::StrCat("line ", head.number,
                               " is not what it was, or one before it is not"),
                  absl::StrCat(told, ", which was another one")};

@@ -47,7 +47,8 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Add({}, now.read_only ? 1 : 0);
   page.Start(
       "audit_contradicted", MetricType::Gauge,
-      "Agents that were told of lines which the audit log does not have.");
+      "Agents that were told of lines which the audit log does not have, and "
+      "1 more if it had been changed when the coordinator started.");
   page.Add({}, static_cast<double>(now.audit_contradicted));
   page.Start("insecure_network", MetricType::Gauge,
              "1 if --insecure-network allows plain text beyond loopback.");

@@ -1,5 +1,6 @@
 #include "coordinator/rpc/access.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -7,6 +8,7 @@
 #include "base/log.h"
 #include "base/rpc/credentials.h"
 #include "base/status_macros.h"
+#include "coordinator/driver/audit_trail.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -68,7 +70,10 @@ absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context,
       protocol::IdentityOf(facts.uris);
   absl::Status checked =
       identity.ok() ? CheckRight(*identity, right) : identity.status();
-  if (checked.ok()) checked = CheckStays(facts);
+  if (checked.ok()) {
+    checked = CheckStays(facts);
+    if (right == Right::kJoin) Remember(identity->name, facts, checked.ok());
+  }
   if (!checked.ok()) return Refuse(context, call, checked);
   return Peer(*identity);
 }
@@ -77,7 +82,10 @@ absl::Status Access::AdmitName(const grpc::ServerContextBase& context,
                                const Peer& peer, const std::string& agent,
                                absl::string_view site) {
   absl::Status checked = CheckName(peer, agent);
-  if (checked.ok() && peer) checked = grants()->CheckSite(*peer, site);
+  if (checked.ok()) {
+    checked = peer ? grants()->CheckSite(*peer, site)
+                   : CheckDenied({protocol::AgentCalled(agent), "", "", ""});
+  }
   return checked.ok() ? checked : Refuse(context, "Hello", checked);
 }
 
@@ -100,16 +108,44 @@ absl::Status Access::AdmitAll(const grpc::ServerContextBase& context,
 absl::Status Access::CheckRun(const Peer& peer, absl::string_view site,
                               absl::string_view job) const {
   if (!peer) return absl::OkStatus();
-  return grants()->Check(*peer, site, Action::kRun, job);
+  const std::shared_ptr<const Grants> grants = this->grants();
+  RETURN_IF_ERROR(grants->CheckSite(*peer, site));
+  return grants->Check(*peer, site, Action::kRun, job);
 }
 
-absl::Status Access::CheckMember(const protocol::GroupId& group,
-                                 const protocol::Member& member) const {
-  const protocol::Identity identity = protocol::AgentCalled(member.agent);
-  const std::shared_ptr<const Grants> grants = this->grants();
-  RETURN_IF_ERROR(grants->CheckDenied({identity, "", "", ""}));
-  RETURN_IF_ERROR(grants->CheckSite(identity, member.site));
-  return grants->Check(identity, member.site, Action::kRun, group.job);
+absl::Status Access::CheckMember(absl::string_view job,
+                                 const std::string& agent,
+                                 const std::string& site) const {
+  const protocol::Identity identity = protocol::AgentCalled(agent);
+  RETURN_IF_ERROR(CheckDenied({identity, "", "", ""}));
+  std::optional<base::CertificateFacts> shown;
+  {
+    base::MutexLock lock(&mu_);
+    const auto it = shown_.find(agent);
+    if (it != shown_.end()) shown = it->second;
+  }
+  if (shown) RETURN_IF_ERROR(CheckDenied(CredentialOf(identity, *shown)));
+  return CheckRun(identity, site, job);
+}
+
+absl::Status Access::CheckSite(const std::string& agent,
+                               const std::string& site) const {
+  return grants()->CheckSite(protocol::AgentCalled(agent), site);
+}
+
+// What a holder of a denied certificate could do by showing it first after the
+// coordinator's start, while the agent with the new one is away, is to have
+// that agent's trainers go: less than what a thief could who stays a member.
+void Access::Remember(const std::string& agent,
+                      const base::CertificateFacts& facts, bool let_in) {
+  base::MutexLock lock(&mu_);
+  const auto it = shown_.find(agent);
+  if (it != shown_.end()) {
+    if (let_in) it->second = facts;
+  } else if (shown_.size() < kMaxRemembered) {
+    shown_.emplace(agent, facts);
+    if (!let_in) ++version_;
+  }
 }
 
 bool Access::Sees(const Peer& peer, absl::string_view job) const {
@@ -171,6 +207,28 @@ absl::Status Access::CheckIsAnother(const grpc::ServerContextBase& context,
       "in the policy file"));
 }
 
+absl::StatusOr<std::set<std::string>> Access::MeantBy(
+    const std::string& rule,
+    const std::vector<base::CertificateFacts>& connected) {
+  std::set<std::string> meant;
+  for (const base::CertificateFacts& facts : connected) {
+    const auto identity = protocol::IdentityOf(facts.uris);
+    if (!identity.ok() ||
+        !MatchesDenial(rule, CredentialOf(*identity, facts))) {
+      continue;
+    }
+    if (absl::StartsWith(rule, "serial/") && !facts.issuer.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", rule, "' would last until ", identity->Short(),
+          " starts again: it makes its certificate itself, of a job key; "
+          "evict ",
+          identity->Short(), ", or all who hold that key: key/", facts.issuer));
+    }
+    meant.insert(identity->Short());
+  }
+  return meant;
+}
+
 void Access::SetEvicted(std::vector<std::string> rules) {
   base::MutexLock lock(&mu_);
   evicted_ = std::make_shared<const std::vector<std::string>>(std::move(rules));
@@ -208,14 +266,17 @@ void Access::SetAnchors(const std::set<std::string>& anchors) {
 absl::Status Access::Refuse(const grpc::ServerContextBase& context,
                             absl::string_view call, const absl::Status& why,
                             absl::string_view job) {
+  const protocol::Caller caller = CallerOf(context);
   const std::string text =
       absl::StrCat("refused ", call, " from ", HostOf(context), ": ",
                    absl::string_view(why.message()));
   {
     base::MutexLock lock(&mu_);
-    if (told_.IsNews(text, base::MonotonicNow())) LOG_WARN("{}", text);
+    if (told_.IsNews(text, base::MonotonicNow(), SourceOf(caller))) {
+      LOG_WARN("{}", text);
+    }
   }
-  on_refused_({"call refused", CallerOf(context), std::string(job),
+  on_refused_({"call refused", caller, std::string(job),
                absl::StrCat(call, " from ", HostOf(context)),
                std::string(why.message()), ""});
   return why;
@@ -225,7 +286,10 @@ protocol::Caller Access::CallerOf(
     const grpc::ServerContextBase& context) const {
   if (!tls_) return {};
   const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
-  return {absl::StrJoin(facts.uris, " "), facts.serial};
+  // Who holds a job key makes another serial number at each start.
+  return {
+      absl::StrJoin(facts.uris, " "),
+      facts.issuer.empty() ? facts.serial : absl::StrCat("key/", facts.issuer)};
 }
 
 }  // namespace pactrain::coordinator

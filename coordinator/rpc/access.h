@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,6 +54,8 @@ absl::Status CheckName(const Peer& peer, const std::string& agent);
 
 class Access {
  public:
+  static constexpr size_t kMaxRemembered = 10'000;
+
   // `on_refused` is told what is logged, for the audit log; thread-safe.
   using OnRefused = std::function<void(protocol::AuditEvent)>;
   Access(bool tls, OnRefused on_refused)
@@ -64,7 +67,8 @@ class Access {
                              Right right, absl::string_view call);
   // Whom the audit log names for this call, whether or not it is admitted.
   protocol::Caller CallerOf(const grpc::ServerContextBase& context) const;
-  // As CheckName() and Grants::CheckSite(), and logs a refusal.
+  // As CheckName() and Grants::CheckSite(), and logs a refusal. Without TLS,
+  // whether that name was evicted.
   absl::Status AdmitName(const grpc::ServerContextBase& context,
                          const Peer& peer, const std::string& agent,
                          absl::string_view site);
@@ -79,9 +83,13 @@ class Access {
   // The same of an agent, of the site that it has said; logs nothing.
   absl::Status CheckRun(const Peer& peer, absl::string_view site,
                         absl::string_view job) const;
-  // Whether a member of a generation may stay one, whoever speaks for it.
-  absl::Status CheckMember(const protocol::GroupId& group,
-                           const protocol::Member& member) const;
+  // Whether this agent, of `site`, may have trainers of the job, whoever speaks
+  // for it; also by the certificate that it showed last.
+  absl::Status CheckMember(absl::string_view job, const std::string& agent,
+                           const std::string& site) const;
+  // Whether it may be of that site.
+  absl::Status CheckSite(const std::string& agent,
+                         const std::string& site) const;
   bool Sees(const Peer& peer, absl::string_view job) const;
   // Whether a connection may stay. PermissionDenied: it is denied by now.
   // Unauthenticated: the CA, or job's key, of its certificate is taken no more.
@@ -96,6 +104,12 @@ class Access {
   // take it back then.
   absl::Status CheckIsAnother(const grpc::ServerContextBase& context,
                               const std::string& rule) const;
+  // Those of them whom the rule of a deny list means, as policies call them.
+  // InvalidArgument: it is the serial number of a certificate that its holder
+  // makes itself of a job key, another one at each start.
+  static absl::StatusOr<std::set<std::string>> MeantBy(
+      const std::string& rule,
+      const std::vector<base::CertificateFacts>& connected);
   // Rules as of a deny list, by operators: in force from now on.
   void SetEvicted(std::vector<std::string> rules);
   // Differs once somebody may be denied who was not before.
@@ -110,6 +124,10 @@ class Access {
  private:
   std::shared_ptr<const Grants> grants() const;
   absl::Status CheckDenied(const Credential& credential) const;
+  // For CheckMember(). `let_in`: else one that is denied by now, which counts
+  // where no other is known.
+  void Remember(const std::string& agent, const base::CertificateFacts& facts,
+                bool let_in);
 
   const bool tls_;
   const OnRefused on_refused_;
@@ -122,6 +140,8 @@ class Access {
   std::shared_ptr<const base::RevokedCertificates> revoked_ ABSL_GUARDED_BY(
       mu_) = std::make_shared<const base::RevokedCertificates>();
   std::set<std::string> anchors_ ABSL_GUARDED_BY(mu_);
+  // That agents showed last, at most kMaxRemembered.
+  std::map<std::string, base::CertificateFacts> shown_ ABSL_GUARDED_BY(mu_);
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -350,16 +350,31 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
 
 grpc::ServerUnaryReactor* AdminService::Evict(
     grpc::CallbackServerContext* context, const v1::EvictRequest* request,
-    v1::EvictResponse*) {
+    v1::EvictResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Evict");
   if (status.ok()) {
     status = access_->CheckIsAnother(*context, request->who());
   }
+  std::set<std::string> meant;
   if (status.ok()) {
-    status = driver_->Evict(request->who(), access_->CallerOf(*context));
+    auto connected = Access::MeantBy(request->who(), connected_());
+    status = connected.status();
+    if (status.ok()) meant = *std::move(connected);
   }
-  if (status.ok()) access_->SetEvicted(driver_->Evicted());
+  if (status.ok()) {
+    auto done = driver_->Evict(request->who(), access_->CallerOf(*context));
+    status = done.status();
+    if (done.ok()) {
+      meant.merge(done->meant);
+      for (const std::string& who : meant) response->add_meant(who);
+      for (const std::string& who : done->known) {
+        if (response->known_size() == kMaxKnown) break;
+        response->add_known(who);
+      }
+    }
+  }
+  if (status.ok()) access_->SetEvicted(driver_->EvictedRules());
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
@@ -372,7 +387,7 @@ grpc::ServerUnaryReactor* AdminService::Readmit(
   if (status.ok()) {
     status = driver_->Readmit(request->who(), access_->CallerOf(*context));
   }
-  if (status.ok()) access_->SetEvicted(driver_->Evicted());
+  if (status.ok()) access_->SetEvicted(driver_->EvictedRules());
   reactor->Finish(ToGrpc(status));
   return reactor;
 }

@@ -8,9 +8,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
@@ -28,10 +31,14 @@ class JobWatch;
 class AdminService : public v1::Admin::CallbackService {
  public:
   static constexpr size_t kMaxWatchers = 64;
+  // Of the agents that an answer names beside those that were asked about.
+  static constexpr int kMaxKnown = 20;
 
+  // Whose connections are open now; thread-safe.
+  using Connected = std::function<std::vector<base::CertificateFacts>()>;
   // `driver` and `access` must outlive the service.
-  AdminService(Driver* driver, Access* access)
-      : driver_(driver), access_(access) {}
+  AdminService(Driver* driver, Access* access, Connected connected)
+      : driver_(driver), access_(access), connected_(std::move(connected)) {}
 
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
                                      const v1::ListJobsRequest* request,
@@ -100,6 +107,7 @@ class AdminService : public v1::Admin::CallbackService {
 
   Driver* const driver_;
   Access* const access_;
+  const Connected connected_;
   base::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<JobWatch>> watches_ ABSL_GUARDED_BY(mu_);

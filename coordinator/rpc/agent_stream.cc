@@ -30,7 +30,6 @@ AgentStream* AgentStream::Serve(Driver* driver, Access* access,
 absl::Status AgentStream::Open() {
   ASSIGN_OR_RETURN(peer_,
                    access_->Admit(*context_, Right::kJoin, "AgentStream"));
-  if (peer_) facts_ = base::PeerFacts(*context_->auth_context());
   ASSIGN_OR_RETURN(id_, driver_->Open(self_, access_->CallerOf(*context_)));
   return absl::OkStatus();
 }
@@ -104,7 +103,6 @@ absl::Status AgentStream::Handle() {
     RETURN_IF_ERROR(
         access_->AdmitName(*context_, peer_, hello->agent, hello->site));
     site_ = hello->site;
-    agent_ = hello->agent;
   }
   // What is refused counts as a message all the same.
   if (Refuses(message)) message = protocol::Heartbeat();
@@ -167,14 +165,6 @@ void AgentStream::ReadNext() {
   Proceed();
 }
 
-void AgentStream::ExpelIfDenied() {
-  if (!peer_ || agent_.empty()) return;
-  const absl::Status stays = access_->CheckStays(facts_);
-  if (stays.ok()) return;
-  driver_->Expel(agent_, std::nullopt, std::string(stays.message()),
-                 {peer_->ToString(), facts_.serial});
-}
-
 void AgentStream::OnCancel() {
   driver_->OnClosed(id_, "the connection is gone");
   Close(absl::CancelledError("the connection is gone"));
@@ -182,7 +172,6 @@ void AgentStream::OnCancel() {
 
 void AgentStream::OnDone() {
   driver_->OnClosed(id_, "the stream ended");
-  ExpelIfDenied();
   self_.reset();
 }
 

@@ -56,8 +56,6 @@ class AgentStream
   void ReadNext();
   // Hands the message in in_ to the driver.
   absl::Status Handle();
-  // Of a connection that ended because it may not stay: the agent is out.
-  void ExpelIfDenied();
   // Refuses a trainer that the agent may not run, and drops what else it says
   // of such a job. False: it may.
   bool Refuses(const protocol::AgentMessage& message);
@@ -67,10 +65,8 @@ class AgentStream
   Driver* const driver_;
   Access* const access_;
   grpc::CallbackServerContext* const context_;
-  Peer peer_;          // Who the certificate says it is.
-  std::string site_;   // As its hello says.
-  std::string agent_;  // The same; empty: it was not let in.
-  base::CertificateFacts facts_;
+  Peer peer_;         // Who the certificate says it is.
+  std::string site_;  // As its hello says.
   StreamId id_ = 0;
   std::shared_ptr<AgentStream> self_;  // Until OnDone().
   v1::AgentMessage in_;                // Belongs to the read that is open.

@@ -118,6 +118,93 @@ TEST_F(GrantsRpcTest, sec_AMemberThatMayNotAnyMoreIsOut) {
   EXPECT_THAT(Audit(), HasSubstr("agent expelled|policy|vision|"));
 }
 
+TEST_F(GrantsRpcTest, sec_WhoLosesItWhileTheCoordinatorIsDownIsOut) {
+  Form();
+  Stop();
+  lists_.deny = {"agent/a"};
+  SetGrants(lists_);
+  Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
+  EXPECT_TRUE(EventuallyFailed()) << "no member was looked at";
+  EXPECT_THAT(Audit(), HasSubstr("agent expelled|policy|vision|"));
+}
+
+TEST_F(GrantsRpcTest, sec_WhoWaitsAndMayNotAnyMoreIsRefused) {
+  a_ = Agent("a");
+  a_->SayOfTrainers(Joined("vision", 0, 2));
+  ASSERT_TRUE(a_->Await<protocol::GroupWaiting>());
+  lists_.run = {"agent/b=vision", "agent/x=text"};
+  SetGrants(lists_);
+  const auto refused = a_->Await<protocol::JoinRefused>();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->reason, HasSubstr("no rule of run in policy.yaml"));
+  b_ = Agent("b");
+  b_->SayOfTrainers(Joined("vision", 1, 2));
+  ASSERT_TRUE(b_->Await<protocol::GroupWaiting>());
+  EXPECT_EQ(Vision().phase, GroupPhase::kWaiting);
+}
+
+TEST_F(GrantsRpcTest, sec_AnAgentThatIsAwayIsOutByItsSerialToo) {
+  lists_.change = {"operator/top=*"};
+  SetGrants(lists_);
+  const base::TlsFiles files = ca_.Issue("n", "spiffe://pactrain/agent/a");
+  std::stringstream pem;
+  pem << std::ifstream(files.cert).rdbuf();
+  const auto serial = base::FactsOf(absl::string_view(pem.str())).serial;
+  a_ = std::make_unique<TestAgent>(ChannelOf(files), "a", MakeContext());
+  b_ = Agent("b");
+  a_->SayOfTrainers(Joined("vision", 0, 2));
+  b_->SayOfTrainers(Joined("vision", 1, 2));
+  ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
+  a_.reset();  // Its link, as it may cut itself.
+  v1::EvictRequest evict;
+  evict.set_who("serial/" + serial);
+  const auto top = v1::Admin::NewStub(As("operator/top"));
+  v1::EvictResponse evicted;
+  grpc::Status status;
+  const absl::Duration end = base::MonotonicNow() + absl::Minutes(1);
+  do {
+    status = top->Evict(MakeContext().get(), evict, &evicted);
+  } while (!status.ok() && base::MonotonicNow() < end);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const auto ended = b_->Await<protocol::EndGeneration>();
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(ended->reason, HasSubstr("evicted 'serial/"));
+}
+
+TEST_F(GrantsRpcTest, sec_WhoComesBackDeniedAfterTheCoordinatorsStartIsOut) {
+  const base::TlsFiles files = ca_.Issue("n", "spiffe://pactrain/agent/a");
+  std::stringstream pem;
+  pem << std::ifstream(files.cert).rdbuf();
+  a_ = std::make_unique<TestAgent>(ChannelOf(files), "a", MakeContext());
+  b_ = Agent("b");
+  a_->SayOfTrainers(Joined("vision", 0, 2));
+  b_->SayOfTrainers(Joined("vision", 1, 2));
+  ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
+  Stop();
+  lists_.deny = {"serial/" +
+                 base::FactsOf(absl::string_view(pem.str())).serial};
+  SetGrants(lists_);
+  Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
+  EXPECT_EQ(Vision().phase, GroupPhase::kRunning);
+  TestAgent(ChannelOf(files), "a", MakeContext()).Finish();
+  EXPECT_TRUE(EventuallyFailed());
+}
+
+TEST_F(GrantsRpcTest, sec_AnAgentOfASiteThatItMayNotBeOfAnyMoreIsOut) {
+  lists_.run = {"site/a=*", "site/b=*"};
+  lists_.sites = {"agent/a=a", "agent/b=b"};
+  Stop();
+  SetGrants(lists_);
+  Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
+  Form();
+  lists_.sites = {"agent/a=elsewhere", "agent/b=b"};
+  SetGrants(lists_);
+  EXPECT_TRUE(b_->Await<protocol::EndGeneration>());
+  EXPECT_FALSE(a_->Finish().ok());
+  const grpc::Status again = Agent("a")->Finish();
+  EXPECT_THAT(again.error_message(), HasSubstr("may not be of site 'a'"));
+}
+
 TEST_F(GrantsRpcTest, sec_AWatcherThatMayNotAnyMoreIsToldSo) {
   Form();
   const auto ann = v1::Admin::NewStub(As("reader/ann"));

@@ -20,6 +20,7 @@ namespace pactrain::coordinator {
 namespace {
 
 constexpr int kReadBytes = 8 << 10;
+constexpr absl::Duration kSweepAgain = absl::Seconds(1);
 
 // Of gRPC's own that may wait for somebody: reflection has one for each stream
 // that is open. All of ours are called back.
@@ -101,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (self->sources_.revoked) {
     self->access_.SetRevoked(self->sources_.revoked());
   }
-  server->access_.SetEvicted(driver->Evicted());
+  server->access_.SetEvicted(driver->EvictedRules());
   if (tls.given()) {
     base::MutexLock lock(&server->mu_);
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
@@ -117,8 +118,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                LimitsOf("connections", budgets.connections),
                LimitsOf("calls", budgets.calls),
                LimitsOf("bytes", budgets.bytes), budgets.open, &MakerOf,
-               [self](const std::string& source, const absl::Status& why) {
-                 self->OnRefused("from " + source, std::string(why.message()));
+               [self](const std::string& source, const std::string& who,
+                      const absl::Status& why) {
+                 self->OnRefused(source, who, std::string(why.message()));
                }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
@@ -158,26 +160,43 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   return server;
 }
 
-void Server::ExpelMembers() {
-  for (const GroupSnapshot& group : driver_->Snapshot().groups) {
-    if (group.phase != GroupPhase::kRunning) continue;
-    for (const protocol::Member& member : group.generation->members) {
-      const absl::Status may = access_.CheckMember(group.group, member);
-      if (may.ok()) continue;
-      driver_->Expel(member.agent, group.group.job, std::string(may.message()),
-                     {"policy", ""});
-    }
+void Server::Sweep() {
+  const auto expel = [&](const std::string& agent,
+                         const std::optional<std::string>& job,
+                         const absl::Status& why) {
+    if (why.ok()) return;
+    driver_->Expel(agent, job, std::string(why.message()), {"policy", ""});
+  };
+  for (const CoordinatorState::Participant& it : driver_->Participants()) {
+    expel(it.agent, it.group.job,
+          access_.CheckMember(it.group.job, it.agent, it.site));
+  }
+  for (const AgentSnapshot& agent : driver_->Snapshot().agents) {
+    if (!agent.connected) continue;
+    expel(agent.agent, std::nullopt,
+          access_.CheckSite(agent.agent, agent.site));
   }
 }
 
 void Server::Tick() {
-  if (sources_.grants && access_.SetGrants(sources_.grants())) ExpelMembers();
+  if (sources_.grants) access_.SetGrants(sources_.grants());
   if (sources_.revoked) access_.SetRevoked(sources_.revoked());
+  {
+    base::MutexLock lock(&mu_);
+    if (tls_ != nullptr) {
+      tls_->Get();
+      access_.SetAnchors(tls_->anchors());
+    }
+  }
   admin_.Tick();
-  base::MutexLock lock(&mu_);
-  if (tls_ == nullptr) return;
-  tls_->Get();
-  access_.SetAnchors(tls_->anchors());
+  // Once more for what was let in just before it changed.
+  const absl::Duration now = base::MonotonicNow();
+  const uint64_t version = access_.version();
+  if (version == swept_ && now < sweep_again_) return;
+  sweep_again_ =
+      version == swept_ ? absl::InfiniteDuration() : now + kSweepAgain;
+  swept_ = version;
+  Sweep();
 }
 
 std::optional<base::CertificateLives> Server::certificates() const {
@@ -186,15 +205,22 @@ std::optional<base::CertificateLives> Server::certificates() const {
   return tls_->lives();
 }
 
-void Server::OnRefused(const std::string& source, const std::string& why) {
+void Server::OnRefused(const std::string& source, const std::string& who,
+                       const std::string& why) {
   {
     base::MutexLock lock(&mu_);
-    if (told_.IsNews(source + why, base::MonotonicNow())) {
-      LOG_WARN("refused a connection {}: {}", source, why);
+    if (told_.IsNews(absl::StrCat(source, who, why), base::MonotonicNow(),
+                     who)) {
+      LOG_WARN("refused a connection from {}{}: {}", source,
+               who.empty() ? "" : absl::StrCat(", ", who), why);
     }
   }
-  driver_->OnRefused(
-      {"connection refused", {"stranger", ""}, "", source, why, ""});
+  driver_->OnRefused({"connection refused",
+                      {who.empty() ? "stranger" : who, ""},
+                      "",
+                      absl::StrCat("from ", source),
+                      why,
+                      ""});
 }
 
 Server::~Server() { Stop(); }

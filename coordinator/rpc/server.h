@@ -118,15 +118,17 @@ class Server {
                   driver->OnRefused(std::move(event));
                 }),
         agents_(driver, &access_),
-        admin_(driver, &access_) {}
+        admin_(driver, &access_, [this] { return listener_->connected(); }) {}
 
   // What the driver's timer does here.
   void Tick();
-  // Members that may not be any more leave their generations, also those whose
-  // agents say nothing.
-  void ExpelMembers();
+  // Who may not take part in a job any more is out, also whose agent says
+  // nothing; so is who may not be of its site.
+  void Sweep();
   // Logs and audits that a connection got no further than this.
-  void OnRefused(const std::string& source, const std::string& why);
+  // `who` is empty of who has proven nothing.
+  void OnRefused(const std::string& source, const std::string& who,
+                 const std::string& why);
 
   Driver* const driver_;
   const Sources sources_;
@@ -140,6 +142,9 @@ class Server {
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<base::CappedListener> listener_;
   base::RpcCounter calls_;
+  // Of the timer's thread.
+  uint64_t swept_ = 0;  // By this version of `access_`; 0: not yet.
+  absl::Duration sweep_again_ = absl::InfiniteDuration();
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log_capture.h"
 #include "base/tls/test_certs.h"
 #include "coordinator/rpc/test_server.h"
@@ -129,6 +131,15 @@ class TeamsFixture : public ServerFixture {
       if (group.group.job == "vision") return group;
     }
     return {};
+  }
+  // Job vision's generation has ended, soon.
+  bool EventuallyFailed() const {
+    const absl::Duration end = base::MonotonicNow() + absl::Minutes(1);
+    while (Vision().phase != GroupPhase::kFailed) {
+      if (base::MonotonicNow() > end) return false;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return true;
   }
   std::string Audit() {
     std::string text;

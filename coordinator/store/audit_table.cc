@@ -73,7 +73,7 @@ absl::Status AuditTable::Write(const protocol::AuditEvent& event) {
 }
 
 absl::Status AuditTable::CutOldest() {
-  End cut{cut_.number + std::min(kAuditCut, max_lines_), ""};
+  End cut{cut_.number + std::min(protocol::kAuditCut, max_lines_), ""};
   ASSIGN_OR_RETURN(cut.hash, HashOf(cut.number));
   RETURN_IF_ERROR(database_->Prepare("DELETE FROM audit WHERE number<=?")
                       .Bind(cut.number)

@@ -21,15 +21,11 @@
 
 namespace pactrain::coordinator {
 
-// About 30 MB.
-inline constexpr uint64_t kMaxAuditLines = 100'000;
-// Cut at once, so that it is not done for every line.
-inline constexpr uint64_t kAuditCut = 1000;
-
 class AuditTable {
  public:
   // Goes on where the table ends. With more than `max_lines` the oldest
-  // kAuditCut are cut. REQUIRES: max_lines >= 1; the database outlives this.
+  // protocol::kAuditCut are cut. REQUIRES: max_lines >= 1; the database
+  // outlives this.
   static absl::StatusOr<AuditTable> Open(Database& database,
                                          uint64_t max_lines);
 
@@ -41,6 +37,8 @@ class AuditTable {
   // Of the newest line; 0: there is none.
   uint64_t number() const { return newest_.number; }
   const std::string& hash() const { return newest_.hash; }
+  // Of the last line that is kept no more; 0: none was cut.
+  uint64_t cut() const { return cut_.number; }
   // Empty: it is kept no more, or there is none.
   absl::StatusOr<std::string> HashOf(uint64_t number) const;
 

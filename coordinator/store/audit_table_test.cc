@@ -44,14 +44,17 @@ TEST_F(AuditTableTest, LinesComeInPagesAndAreChained) {
 
 TEST_F(AuditTableTest, sec_limits_LinesOfTheAuditLog) {
   ASSERT_OK_AND_ASSIGN(auto journal, SqliteJournal::Open(dir_, "one"));
-  ASSERT_OK(journal->Append({}, Events(int{kMaxAuditLines})));
+  ASSERT_OK(journal->Append({}, Events(int{protocol::kMaxAuditLines})));
   ASSERT_OK_AND_ASSIGN(const AuditPage most, journal->ReadAudit(0));
-  EXPECT_EQ(most.newest, kMaxAuditLines);
+  EXPECT_EQ(most.newest, protocol::kMaxAuditLines);
   EXPECT_EQ(most.lines.at(0).number, 1u);
   ASSERT_OK(journal->Append({}, Events(1)));
   ASSERT_OK_AND_ASSIGN(const AuditPage above, journal->ReadAudit(0));
-  EXPECT_EQ(above.newest, kMaxAuditLines + 1);
-  EXPECT_EQ(above.lines.at(0).number, kAuditCut + 1);
+  EXPECT_EQ(above.newest, protocol::kMaxAuditLines + 1);
+  EXPECT_EQ(above.lines.at(0).number, protocol::kAuditCut + 1);
+  journal.reset();
+  ASSERT_OK_AND_ASSIGN(journal, SqliteJournal::Open(dir_, "one"));
+  EXPECT_EQ(journal->audit().changed, "");
 }
 
 TEST_F(AuditTableTest, OldLinesAreCutAndTheChainLeadsOn) {

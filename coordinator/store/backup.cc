@@ -139,7 +139,8 @@ absl::Status GoBeyond(Database& db, const std::string& file,
   meta["term"] = absl::StrCat(term + kBeyond);
   meta["first_generation"] = absl::StrCat(std::max(first, newest) + kBeyond);
   meta["restored_writer"] = absl::BytesToHexString(protocol::WriteDigest(id));
-  ASSIGN_OR_RETURN(AuditTable audit, AuditTable::Open(db, kMaxAuditLines));
+  ASSIGN_OR_RETURN(AuditTable audit,
+                   AuditTable::Open(db, protocol::kMaxAuditLines));
   meta[kRestoredLine] = absl::StrCat(audit.number() + 1);
   meta[kRestoredTerm] = meta["term"];
   return db.Transaction([&]() -> absl::Status {

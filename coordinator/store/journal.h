@@ -24,7 +24,11 @@ namespace pactrain::coordinator {
 struct AuditFacts {
   uint64_t newest = 0;
   std::string hash = {};  // Of that line.
+  uint64_t cut = 0;       // The newest that is kept no more.
   uint64_t at_start = 0;  // The newest when the journal was opened.
+  // What was not as it had been written then: "line 41 is missing, 58 comes
+  // next"; empty: it all was.
+  std::string changed = {};
   uint64_t restored = 0;  // That says that a backup was restored, the newest.
   uint64_t restored_term = 0;  // No coordinator before that had a higher one.
 };

@@ -14,6 +14,7 @@
 #include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
+#include "protocol/audit_chain.h"
 #include "protocol/proto_check.h"
 
 namespace pactrain::coordinator {
@@ -55,6 +56,18 @@ absl::Status MakeFilesPrivate(const OwnFolder& folder,
   return absl::OkStatus();
 }
 
+// As AuditFacts::changed.
+std::string WhatChanged(const AuditTable& audit, uint64_t max_lines) {
+  protocol::AuditChain chain(max_lines);
+  while (!chain.done()) {
+    const absl::StatusOr<protocol::AuditPage> page = audit.Read(chain.last());
+    absl::Status checked = page.status();
+    if (page.ok()) checked = chain.Check(*page);
+    if (!checked.ok()) return std::string(checked.message());
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
@@ -75,6 +88,8 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
   ASSIGN_OR_RETURN(journal->audit_,
                    AuditTable::Open(*journal->database_, max_audit_lines));
   journal->audit_facts_.at_start = journal->audit_->number();
+  journal->audit_facts_.changed =
+      WhatChanged(*journal->audit_, max_audit_lines);
   return journal;
 }
 
@@ -172,6 +187,7 @@ AuditFacts SqliteJournal::audit() const {
   AuditFacts facts = audit_facts_;
   facts.newest = audit_->number();
   facts.hash = audit_->hash();
+  facts.cut = audit_->cut();
   return facts;
 }
 

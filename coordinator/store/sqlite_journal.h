@@ -3,8 +3,8 @@
 // `DIR/journal.db` holds it, `DIR/lock` is locked while it is open. Old
 // generations, decisions and mask sets are dropped beyond the newest
 // kMaxHistory of each group, and the oldest lines of the audit log beyond
-// kMaxAuditLines. Nobody but its owner may use the file: the cluster's secret
-// is in it.
+// protocol::kMaxAuditLines. Nobody but its owner may use the file: the
+// cluster's secret is in it.
 #ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 #define PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 
@@ -34,7 +34,7 @@ class SqliteJournal : public Journal {
   //   Unavailable:        it cannot be read or written.
   static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(
       const std::string& dir, const std::string& cluster,
-      uint64_t max_audit_lines = kMaxAuditLines);
+      uint64_t max_audit_lines = protocol::kMaxAuditLines);
   ~SqliteJournal() override;
 
   const CoordinatorState::Identity& identity() const override {
@@ -65,7 +65,7 @@ class SqliteJournal : public Journal {
   base::Secret cluster_secret_;
   Recovered recovered_;
   std::optional<AuditTable> audit_;
-  AuditFacts audit_facts_;  // But for the newest line.
+  AuditFacts audit_facts_;  // But for its ends.
 };
 
 }  // namespace pactrain::coordinator

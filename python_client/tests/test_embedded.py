@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import subprocess
@@ -21,7 +22,9 @@ from pactrain.warden_process import WardenProcess
 LISTENS = """
 echo $$ > {pids}/$(basename $0)
 echo "$@" > {pids}/flags-$(basename $0)
-case "$*" in *--coordinator=-*) read -r told; echo $told > {pids}/told ;; esac
+case "$*" in *--coordinator=-*) read -r told;
+echo $told > {pids} / told;
+; esac
 echo "listening grpc=127.0.0.1:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
 """
@@ -58,19 +61,20 @@ def left(environment):
 
 def ended(pid):
     try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    return bool(select.select([fd], [], [], 10)[0])
+        fd
+  = os.pidfd_open(pid) except ProcessLookupError
+      : return True return bool(select.select([fd], [], [], 10)[0])
 
+            def
+            run_ranks(environments, timeout = 60.0)
+      : ""
+        "start_daemons() in a thread per rank; what each returned or raised."
+        "" store = dist.HashStore()
 
-def run_ranks(environments, timeout=60.0):
-    """start_daemons() in a thread per rank; what each returned or raised."""
-    store = dist.HashStore()
-
-    def run(rank):
-        board = Board(store, "test", timeout)
-        try:
+                       def
+                       run(rank)
+      : board =
+      Board(store, "test", timeout) try :
             return embedded.start_daemons(
                 board, rank, len(environments), environments[rank]
             )
@@ -141,7 +145,7 @@ def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
     assert "attach() started it; mend what it says" in str(error)
-    # The agent waited for it.
+#The agent waited for it.
     assert ended(int((tmp_path / "pids" / "pactrain-agent").read_text()))
     assert left(world) == []
 
@@ -160,7 +164,8 @@ def test_a_setting_that_a_daemon_refuses_is_an_invalid_argument(world, tmp_path)
 def test_a_failure_on_one_node_fails_all_ranks(world, tmp_path):
     listens = LISTENS.format(pids=tmp_path / "pids")
     write(tmp_path, "agent", f'case "$@" in *node-1*) {FAILS};; esac\n{listens}')
-    errors = run_ranks([{**world, "GROUP_RANK": str(node)} for node in (0, 0, 1)])
+    errors = run_ranks([{
+      **world, "GROUP_RANK" : str(node)} for node in (0, 0, 1)])
     for error in errors:
         assert isinstance(error, pactrain.AgentUnresponsiveError)
         assert "no such luck" in str(error)
@@ -240,9 +245,30 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
     coordinator = {"metrics": "h:1", "grpc": "h:3"}
     key = Path("/a b/job.key")
     embedded._log_started(nodes, coordinator, [{"metrics": "h:2"}], key)
-    assert "--coordinator=h:3 --job-key-file='/a b/job.key'" in caplog.text
+    assert "--coordinator h:3 --job-key-file '/a b/job.key'" in caplog.text
     assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_command_that_is_printed_runs_and_is_heard_without_logging(
+    tmp_path, monkeypatch, capsys, installed
+):
+    if installed:
+        (tmp_path / "pactrain").symlink_to(embedded._ADMIN)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(logging.getLogger("pactrain"), "level", logging.WARNING)
+    coordinator = {"metrics": "h:1", "grpc": "127.0.0.1:1"}
+    nodes = [places.Node("node-0", (0,))]
+    key = tmp_path / "job.key"
+    key.touch()
+    embedded._log_started(nodes, coordinator, [{"metrics": "h:2"}], key)
+    heard = capsys.readouterr().err
+    command = heard.partition("ask it by: ")[2].strip()
+    assert command.startswith("pactrain jobs ") == installed
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 2, done  # It ran: the key is none.
+    assert f"--job-key-file: {key} " in done.stderr
 
 
 DIED = b"the agent at unix:/a closed the connection.\nLook at the agent's log."

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,18 +26,22 @@ from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
 from .host_address import Network, address_towards, own_address
 from .places import Node, Place, nodes_of, place_of_this_process
+from .saying import say
 from .warden_process import WardenProcess
 
 logger = logging.getLogger("pactrain")
 
-# By launch and ranks: the agent that was started.
+_ADMIN = Path(__file__).resolve().parent / "_native" / "pactrain-admin"
+
+#By launch and ranks : the agent that was started.
 _agents: dict[str, str] = {}
 
 
 def embedded_agent(store: Store, config: AttachConfig, launch: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    The ranks meet in `store`; `launch` names launch and process group.
+    The ranks meet in `store`;
+`launch` names launch and process group.
     Raises: as start_daemons().
     """
     name = f"pactrain/embedded/{launch}"
@@ -198,16 +203,14 @@ def _log_started(
         f"http://{daemon['metrics']}/metrics" + several * f" on {node.host_name}"
         for node, daemon in zip((nodes[0], *nodes), (coordinator, *agents), strict=True)
     ]
-    logger.info(
-        "PACTRAIN_AGENT is not set: started a coordinator and %d agent%s for this job "
-        "only, with a key of its own; metrics at %s. While it runs ask it%s by: "
-        "pactrain jobs --coordinator=%s --job-key-file=%s",
-        len(agents),
-        "" if len(agents) == 1 else "s",
-        ", ".join(metrics),
-        several * f" on {nodes[0].host_name}",
-        coordinator["grpc"],
-        shlex.quote(str(key_file)),
+    command = ["pactrain"] if shutil.which("pactrain") else [str(_ADMIN)]
+    command += ["jobs", "--coordinator", coordinator["grpc"]]
+    command += ["--job-key-file", str(key_file)]
+    say(
+        "PACTRAIN_AGENT is not set: started a coordinator and "
+        f"{len(agents)} agent{'' if len(agents) == 1 else 's'} for this job only, with "
+        f"a key of its own; metrics at {', '.join(metrics)}. While it runs ask it"
+        f"{several * f' on {nodes[0].host_name}'} by: {shlex.join(command)}"
     )
     if os.path.exists(DEFAULT_AGENT_SOCKET):  # Also where we may not look.
         logger.warning(

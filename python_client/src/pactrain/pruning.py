@@ -6,8 +6,6 @@ import contextlib
 import itertools
 import logging
 import math
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +30,7 @@ from .mask_source import MaskSource
 from .masks import Owner, check_kind, named_masks, registry
 from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
+from .saying import say
 from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
 from .swapped import note_pruned
@@ -133,43 +132,60 @@ def prune(
 ) -> SparsityReport:
     """Prunes weights in place and remembers which; says in one line what came of it.
 
-    Only parameters that need a gradient, with two or more dimensions above 1; not
-    norms, not embeddings of positions, and not what a parametrization mixes. Nor those
-    whose weights cannot be told apart by their scores, as before training (all ones,
-    all zeros).
+    Only parameters that need a gradient, with two or more dimensions above 1;
+not norms, not embeddings of positions,
+    and not what a parametrization mixes.Nor those whose weights cannot be told
+                apart by their scores,
+    as before training(all ones, all zeros)
+        .
 
-    Weights pruned before stay pruned and count towards `amount`, unless other weights
-    were loaded since: then it begins anew, or with the zeros of what was loaded. If the
-    model is attached, weights change when all ranks have agreed on the new masks; all
-    ranks have to prune between the same two steps.
+    Weights pruned before stay pruned and count towards `amount`,
+    unless other weights were loaded since
+    : then it begins anew,
+      or with the zeros of what was loaded.If the model is attached,
+      weights change when all ranks have agreed on the new masks;
+all ranks have to prune between the same two steps.
 
-    Args:
-      amount: share of the weights to prune, 0 <= a < 1.
-      scope: how it is spread: "layer", the same share of each (default); "global", the
-        worst of all (default of GraSP); "erk", less from small layers (Erdos-Renyi
-        kernel).
-      exempt: names, patterns ("head.*"), modules, or a function of (name, parameter);
-        () exempts none. Default: the first and the last layer.
-      include: names, patterns, modules that are pruned although they would be exempt.
-      exclude: the same that are exempt, too.
-      of: what `amount` is a share of: "layers", those that are pruned; "model", all
-        its weights, so that layers lose more where others are exempt.
-      method: which go first: "magnitude", the smallest; "random"; "grasp", those whose
-        loss leaves the gradient's norm highest, by a batch. GraSP on an attached model
-        is collective: all ranks get rank 0's masks at once.
-      kind: "zero" sets weights to zero. "freeze" leaves their values: only the kept
-        ones train. A parameter has one kind, that of its last pruning.
-      seed: of "random"; equal on all ranks.
-      loss, batch: of "grasp": loss(model), or with batch=(inputs, target)
-        loss(model(inputs), target), a scalar.
-      masks_from: state_dict() of a pruned model: its zeros become the masks, and all
-        arguments but `kind` only say what was expected.
+    Args : amount : share of the weights to prune,
+    0 <= a < 1. scope : how it is spread : "layer",
+    the same share of each(default);
+"global", the worst of all(default of GraSP);
+"erk", less from small layers(Erdos - Renyi kernel).exempt : names,
+    patterns("head.*"), modules, or a function of(name, parameter);
+() exempts none.Default : the first and the last layer.include : names, patterns
+    ,
+    modules that are pruned although they would be exempt.exclude
+    : the same that are exempt,
+    too.of : what `amount` is a share of : "layers", those that are pruned;
+"model", all its weights,
+    so that layers lose more where others are exempt.method : which go first
+    : "magnitude",
+    the smallest;
+"random";
+"grasp",
+    those whose loss leaves the
+        gradient's norm highest, by a batch. GraSP on an attached model is
+            collective
+    : all ranks get rank 0's masks at once.kind
+    : "zero" sets weights to
+          zero."freeze" leaves their values
+    : only the kept ones train.A parameter has one kind,
+    that of its last pruning.seed : of "random";
+equal on all ranks.loss,
+    batch : of "grasp"
+    : loss(model),
+      or with batch = (inputs, target)loss(model(inputs), target),
+              a scalar.masks_from : state_dict() of a pruned model
+    : its zeros become the masks,
+              and all arguments but `kind` only say what was expected.
 
-    Raises:
-      InvalidArgument: a value out of range, nothing to prune, or the model is attached
-        with masks="track".
-      PacTrainError: GraSP on an attached model, and it failed on another rank, or the
-        exchange did; masks are as before.
+                  Raises : InvalidArgument : a value out of range,
+              nothing to prune,
+              or the model is attached with masks = "track".PacTrainError
+    : GraSP on an attached model,
+              and it failed on another rank,
+              or the exchange did;
+masks are as before.
     """
     try:
         check_module(model)
@@ -189,7 +205,7 @@ def prune(
     if method == "grasp":
         _share(model, before)
     report = _finished(model, pruned)
-    _say(_line(report, pruned, options))
+    say(_line(report, pruned, options))
     return report
 
 
@@ -267,7 +283,7 @@ def _take_masks(
     pruned = _Pruned(chosen, [masks[name] for name, _ in chosen], {}, asked)
     report = _finished(model, pruned)
     wanted = "" if asked is None else f"{asked:.1%} asked, but "
-    _say(
+    say(
         f"prune: {wanted}masks are taken from masks_from: {report.pruned:,} of the "
         f"model's {report.elements:,} weights ({report.sparsity:.1%}), in "
         + _count(chosen)
@@ -310,15 +326,6 @@ def _line(report: SparsityReport, pruned: _Pruned, options: PruneOptions) -> str
 
 def _count(layers: Sequence[object]) -> str:
     return "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
-
-
-def _say(text: str) -> None:
-    """Once for all ranks, also where the script has not set up logging."""
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-    if rank != "0" or logger.isEnabledFor(logging.INFO):
-        logger.info("%s", text)
-    else:
-        print(f"pactrain: {text}", file=sys.stderr)
 
 
 def apply_masks(

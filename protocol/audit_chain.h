@@ -1,0 +1,44 @@
+// Follows the chain of the audit log's hashes over all its lines.
+//
+// Thread-compatible.
+#ifndef PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
+#define PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "protocol/audit.h"
+
+namespace pactrain::protocol {
+
+class AuditChain {
+ public:
+  // Of a log that keeps at most so many lines.
+  explicit AuditChain(uint64_t max_lines = kMaxAuditLines)
+      : max_lines_(max_lines) {}
+
+  // The page of the lines after last(), first of those after 0. DataLoss: names
+  // the first line that is not what was written.
+  absl::Status Check(const AuditPage& page);
+  uint64_t last() const { return last_; }
+  bool done() const { return done_; }
+  uint64_t lines() const { return lines_; }
+  // Of line last().
+  std::string hash() const { return hash_.value_or(""); }
+
+ private:
+  absl::Status Begin(const AuditPage& page);
+  absl::Status CheckLine(const AuditLine& line);
+
+  const uint64_t max_lines_;
+  std::optional<std::string> hash_;  // None: before the first.
+  uint64_t last_ = 0;
+  uint64_t lines_ = 0;
+  bool done_ = false;
+};
+
+}  // namespace pactrain::protocol
+
+#endif  // PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
