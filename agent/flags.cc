@@ -1,6 +1,7 @@
 #include "agent/flags.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -265,8 +266,15 @@ absl::Status NoLine(absl::string_view when) {
 
 // The line of standard input that names the coordinator.
 absl::StatusOr<std::string> ReadCoordinator(base::Protection protection,
-                                            bool insecure) {
-  const absl::Duration end = base::MonotonicNow() + kLineTimeout;
+                                            bool insecure,
+                                            absl::Duration timeout) {
+  // Where it is closed a library may have got its number, for no file.
+  struct stat about = {};
+  if (fstat(STDIN_FILENO, &about) != 0 || (about.st_mode & S_IFMT) == 0) {
+    return NoLine("which is closed");
+  }
+  timeout = std::min(timeout, kLineTimeout);
+  const absl::Duration end = base::MonotonicNow() + timeout;
   std::string line;
   for (char byte = 0; byte != '\n' && line.size() <= kMaxLine;) {
     pollfd input = {STDIN_FILENO, POLLIN, 0};
@@ -275,8 +283,7 @@ absl::StatusOr<std::string> ReadCoordinator(base::Protection protection,
     const int ready =
         poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
     if (ready == 0) {
-      return NoLine(
-          absl::StrCat("within ", absl::FormatDuration(kLineTimeout)));
+      return NoLine(absl::StrCat("within ", absl::FormatDuration(timeout)));
     }
     const ssize_t bytes = ready < 0 ? -1 : read(STDIN_FILENO, &byte, 1);
     if (bytes < 0 && errno == EINTR) continue;
@@ -312,7 +319,8 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
   if (flags.driver.coordinator == kOnStandardInput) {
     // After all that takes long: the coordinator may be starting meanwhile.
     const auto said = ReadCoordinator(ProtectionOf(flags.driver),
-                                      flags.driver.insecure_network);
+                                      flags.driver.insecure_network,
+                                      flags.driver.connect_timeout);
     if (!said.ok()) {
       std::cerr << "pactrain-agent: " << base::OneLine(said.status().message())
                 << std::endl;

@@ -1,5 +1,6 @@
 #include "agent/flags.h"
 
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,6 +86,19 @@ TEST(ParseFlags, TheCoordinatorMayBeSaidOnStandardInput) {
     EXPECT_THAT(refused.message, HasSubstr(words));
     EXPECT_LT(refused.message.size(), 1000u);
   }
+  // Closed, with another descriptor in its place; and somebody who is silent.
+  const int before = dup(STDIN_FILENO), other = eventfd(0, 0);
+  dup2(other, STDIN_FILENO);
+  EXPECT_THAT(Parse({"--name=a", "--coordinator=-"}).message,
+              HasSubstr("no line came on standard input which is closed"));
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  dup2(ends[0], STDIN_FILENO);
+  EXPECT_THAT(
+      Parse({"--name=a", "--coordinator=-", "--connect-timeout=1s"}).message,
+      HasSubstr("no line came on standard input within 1s"));
+  dup2(before, STDIN_FILENO);
+  for (const int fd : {before, other, ends[0], ends[1]}) close(fd);
 }
 
 TEST(ParseFlags, SecPlainTextIsNotSpokenUnasked) {

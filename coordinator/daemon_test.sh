@@ -80,6 +80,16 @@ kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 
 refused "--state-dir: /proc/nowhere: cannot make the state directory" --state-dir /proc/nowhere
 refused "--restore: '' is not a file" --restore=
+# Nothing of it reaches a terminal as it is.
+for odd in $'\e[2J' $'\xe2\x80\xae'; do
+  refused "--state-dir: " --state-dir "/proc/$odd/x"
+  grep -qF "$odd" "$dir/refused.err" && fail "raw text: $(cat -v "$dir/refused.err")"
+  refused "--log-level" --log-level "$odd"
+  grep -qF "$odd" "$dir/refused.err" && fail "raw text: $(cat -v "$dir/refused.err")"
+  printf '"%s": 1\n' "$odd" >"$dir/odd.yaml"
+  refused "$dir/odd.yaml:1: unknown key" --config "$dir/odd.yaml"
+  grep -qF "$odd" "$dir/refused.err" && fail "raw text: $(cat -v "$dir/refused.err")"
+done
 refused "--restore: $dir/nowhere: cannot be read" --state-dir "$dir/restored" --restore "$dir/nowhere"
 refused "journal.db is there already" --state-dir "$dir/state" --restore "$dir/state/journal.db"
 # No key either: nobody is served.

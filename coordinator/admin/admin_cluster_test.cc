@@ -2,6 +2,7 @@
 #include "absl/time/clock.h"
 #include "base/version.h"
 #include "coordinator/admin/test_admin.h"
+#include "protocol/proto_convert.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -77,6 +78,27 @@ TEST_F(AdminTest, SiteRatesAreListedAsTheyWereGiven) {
                        client.ListAgents());
   ASSERT_EQ(answer.site_rates_size(), 1);
   EXPECT_EQ(answer.site_rates().at("site0"), 125e6);
+}
+
+// Who has no certificate is believed of his name, and out by it.
+TEST_F(AdminTest, sec_WhoIsEvictedWithoutCertificatesDoesNotComeBack) {
+  const auto hello = [&] {
+    const auto context = MakeContext();
+    const auto stub = v1::Coordinator::NewStub(ChannelOf());
+    const auto stream = stub->AgentStream(context.get());
+    stream->Write(protocol::ToProto(protocol::AgentMessage(
+        protocol::AgentHello{"z", {1, 1}, "x", "127.0.0.1:9", "t", ""})));
+    v1::CoordinatorMessage message;
+    const bool welcome = stream->Read(&message) && message.has_welcome();
+    context->TryCancel();
+    stream->Finish();
+    return welcome;
+  };
+  EXPECT_TRUE(hello());
+  EXPECT_THAT(Admin({"evict", "z"}).out, HasSubstr("who is agent/z by now"));
+  EXPECT_FALSE(hello());
+  EXPECT_EQ(Admin({"readmit", "z"}).exit_code, 0);
+  EXPECT_TRUE(hello());
 }
 
 TEST_F(AdminTest, EvictsAndReadmits) {

@@ -41,6 +41,15 @@ exits 1 "coordinator $grpc: job 'nobody' is not known or has not started yet; pa
 exits 2 "a command is needed" --coordinator "$grpc"
 exits 2 "'bogus' is no command" bogus --coordinator "$grpc"
 exits 2 "TERNARY needs --levels" pin job TERNARY --coordinator "$grpc"
+# Nothing of it reaches a terminal as it is.
+for odd in $'\e[2J' $'\xe2\x80\xae'; do
+  exits 2 "" "x$odd" --coordinator "$grpc"
+  grep -qF "$odd" "$dir/err" && fail "raw text: $(cat -v "$dir/err")"
+  exits 2 "" jobs --coordinator "127.0.0.1:$odd"
+  grep -qF "$odd" "$dir/err" && fail "raw text: $(cat -v "$dir/err")"
+  exits 1 "" audit --witness "$dir/$odd" --coordinator "$grpc"
+  grep -qF "$odd" "$dir/err" && fail "raw text: $(cat -v "$dir/err")"
+done
 
 kill -TERM "$pid"; wait "$pid"
 exits 1 "coordinator $grpc cannot be reached" jobs --coordinator "$grpc"

@@ -95,6 +95,11 @@ absl::StatusOr<std::string> WitnessCheck::Result() const {
     absl::StrAppend(&text, text.empty() ? "as agents were told: " : ", ", agent,
                     " (to line ", line, ")");
   }
+  if (text.empty() && restored == 0) {
+    return absl::FailedPreconditionError(
+        "the chain is whole, and no agent was told of these lines, so nobody "
+        "vouches for them: agents say what they keep when they connect");
+  }
   if (text.empty()) text = "no agent was told of these lines";
   if (restored > 0) {
     absl::StrAppend(&text, "; ", restored, restored == 1 ? " end" : " ends",

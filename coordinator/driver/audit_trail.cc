@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/counted.h"
@@ -218,8 +219,9 @@ void AuditTrail::OnAction(AuditEvent event, const Time& now) {
 std::string SourceOf(const protocol::Caller& caller) {
   if (caller.who == "stranger") return "";
   const auto identity = protocol::IdentityOf({caller.who});
-  const bool bound = identity.ok() && !identity->job.empty();
-  return bound && !caller.serial.empty() ? caller.serial : caller.who;
+  const bool bound = !identity.ok() || !identity->job.empty();
+  return bound && absl::StartsWith(caller.serial, "key/") ? caller.serial
+                                                          : caller.who;
 }
 
 void AuditTrail::OnRefused(AuditEvent event, const Time& now) {

@@ -307,6 +307,32 @@ TEST_F(DriverTest, sec_audit_ALogThatWasCutIsSaidByAnAgentThatWasToldMore) {
   EXPECT_EQ(driver_->Snapshot().audit_contradicted, 0u);
 }
 
+TEST_F(DriverTest, sec_audit_WhoTriesMuchHidesNotWhatOthersTry) {
+  const auto refuse = [&](const std::string& who, int what) {
+    driver_->OnRefused(
+        {"call refused", {who, "5F"}, "", absl::StrCat(what), "y", ""});
+  };
+  for (int i = 0; i < 200; ++i) {
+    refuse("stranger", i);
+    refuse("spiffe://pactrain/reader", i);
+    // Names that one holder of a job's key gives himself.
+    driver_->OnRefused(
+        {"call refused",
+         {absl::StrCat("spiffe://vision.job.pactrain/agent/n", i, "..vision"),
+          "key/8c1e00112233aabb"},
+         "",
+         absl::StrCat(i),
+         "y",
+         ""});
+  }
+  driver_->Tick();
+  EXPECT_EQ(Count(journal_.lines, "call refused"), 64 + 16 + 16);
+  EXPECT_EQ(Count(journal_.lines, "left out"), 3);
+  refuse("spiffe://pactrain/operator/bob", 1);
+  driver_->Tick();
+  EXPECT_EQ(journal_.lines.back(), "call refused");
+}
+
 TEST_F(DriverTest, AnAgentSaysWhatItKeepsByNow) {
   const StreamId id = Connect();
   Join(id);

@@ -22,9 +22,7 @@ from pactrain.warden_process import WardenProcess
 LISTENS = """
 echo $$ > {pids}/$(basename $0)
 echo "$@" > {pids}/flags-$(basename $0)
-case "$*" in *--coordinator=-*) read -r told;
-echo $told > {pids} / told;
-; esac
+case "$*" in *--coordinator=-*) read -r told; echo $told > {pids}/told ;; esac
 echo "listening grpc=127.0.0.1:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
 """
@@ -61,20 +59,19 @@ def left(environment):
 
 def ended(pid):
     try:
-        fd
-  = os.pidfd_open(pid) except ProcessLookupError
-      : return True return bool(select.select([fd], [], [], 10)[0])
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    return bool(select.select([fd], [], [], 10)[0])
 
-            def
-            run_ranks(environments, timeout = 60.0)
-      : ""
-        "start_daemons() in a thread per rank; what each returned or raised."
-        "" store = dist.HashStore()
 
-                       def
-                       run(rank)
-      : board =
-      Board(store, "test", timeout) try :
+def run_ranks(environments, timeout=60.0):
+    """start_daemons() in a thread per rank; what each returned or raised."""
+    store = dist.HashStore()
+
+    def run(rank):
+        board = Board(store, "test", timeout)
+        try:
             return embedded.start_daemons(
                 board, rank, len(environments), environments[rank]
             )
@@ -145,7 +142,7 @@ def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
     assert "attach() started it; mend what it says" in str(error)
-#The agent waited for it.
+    # The agent waited for it.
     assert ended(int((tmp_path / "pids" / "pactrain-agent").read_text()))
     assert left(world) == []
 
@@ -164,8 +161,7 @@ def test_a_setting_that_a_daemon_refuses_is_an_invalid_argument(world, tmp_path)
 def test_a_failure_on_one_node_fails_all_ranks(world, tmp_path):
     listens = LISTENS.format(pids=tmp_path / "pids")
     write(tmp_path, "agent", f'case "$@" in *node-1*) {FAILS};; esac\n{listens}')
-    errors = run_ranks([{
-      **world, "GROUP_RANK" : str(node)} for node in (0, 0, 1)])
+    errors = run_ranks([{**world, "GROUP_RANK": str(node)} for node in (0, 0, 1)])
     for error in errors:
         assert isinstance(error, pactrain.AgentUnresponsiveError)
         assert "no such luck" in str(error)

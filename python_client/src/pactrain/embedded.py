@@ -33,15 +33,14 @@ logger = logging.getLogger("pactrain")
 
 _ADMIN = Path(__file__).resolve().parent / "_native" / "pactrain-admin"
 
-#By launch and ranks : the agent that was started.
+# By launch and ranks: the agent that was started.
 _agents: dict[str, str] = {}
 
 
 def embedded_agent(store: Store, config: AttachConfig, launch: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    The ranks meet in `store`;
-`launch` names launch and process group.
+    The ranks meet in `store`; `launch` names launch and process group.
     Raises: as start_daemons().
     """
     name = f"pactrain/embedded/{launch}"

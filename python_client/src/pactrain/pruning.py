@@ -132,60 +132,43 @@ def prune(
 ) -> SparsityReport:
     """Prunes weights in place and remembers which; says in one line what came of it.
 
-    Only parameters that need a gradient, with two or more dimensions above 1;
-not norms, not embeddings of positions,
-    and not what a parametrization mixes.Nor those whose weights cannot be told
-                apart by their scores,
-    as before training(all ones, all zeros)
-        .
+    Only parameters that need a gradient, with two or more dimensions above 1; not
+    norms, not embeddings of positions, and not what a parametrization mixes. Nor those
+    whose weights cannot be told apart by their scores, as before training (all ones,
+    all zeros).
 
-    Weights pruned before stay pruned and count towards `amount`,
-    unless other weights were loaded since
-    : then it begins anew,
-      or with the zeros of what was loaded.If the model is attached,
-      weights change when all ranks have agreed on the new masks;
-all ranks have to prune between the same two steps.
+    Weights pruned before stay pruned and count towards `amount`, unless other weights
+    were loaded since: then it begins anew, or with the zeros of what was loaded. If the
+    model is attached, weights change when all ranks have agreed on the new masks; all
+    ranks have to prune between the same two steps.
 
-    Args : amount : share of the weights to prune,
-    0 <= a < 1. scope : how it is spread : "layer",
-    the same share of each(default);
-"global", the worst of all(default of GraSP);
-"erk", less from small layers(Erdos - Renyi kernel).exempt : names,
-    patterns("head.*"), modules, or a function of(name, parameter);
-() exempts none.Default : the first and the last layer.include : names, patterns
-    ,
-    modules that are pruned although they would be exempt.exclude
-    : the same that are exempt,
-    too.of : what `amount` is a share of : "layers", those that are pruned;
-"model", all its weights,
-    so that layers lose more where others are exempt.method : which go first
-    : "magnitude",
-    the smallest;
-"random";
-"grasp",
-    those whose loss leaves the
-        gradient's norm highest, by a batch. GraSP on an attached model is
-            collective
-    : all ranks get rank 0's masks at once.kind
-    : "zero" sets weights to
-          zero."freeze" leaves their values
-    : only the kept ones train.A parameter has one kind,
-    that of its last pruning.seed : of "random";
-equal on all ranks.loss,
-    batch : of "grasp"
-    : loss(model),
-      or with batch = (inputs, target)loss(model(inputs), target),
-              a scalar.masks_from : state_dict() of a pruned model
-    : its zeros become the masks,
-              and all arguments but `kind` only say what was expected.
+    Args:
+      amount: share of the weights to prune, 0 <= a < 1.
+      scope: how it is spread: "layer", the same share of each (default); "global", the
+        worst of all (default of GraSP); "erk", less from small layers (Erdos-Renyi
+        kernel).
+      exempt: names, patterns ("head.*"), modules, or a function of (name, parameter);
+        () exempts none. Default: the first and the last layer.
+      include: names, patterns, modules that are pruned although they would be exempt.
+      exclude: the same that are exempt, too.
+      of: what `amount` is a share of: "layers", those that are pruned; "model", all
+        its weights, so that layers lose more where others are exempt.
+      method: which go first: "magnitude", the smallest; "random"; "grasp", those whose
+        loss leaves the gradient's norm highest, by a batch. GraSP on an attached model
+        is collective: all ranks get rank 0's masks at once.
+      kind: "zero" sets weights to zero. "freeze" leaves their values: only the kept
+        ones train. A parameter has one kind, that of its last pruning.
+      seed: of "random"; equal on all ranks.
+      loss, batch: of "grasp": loss(model), or with batch=(inputs, target)
+        loss(model(inputs), target), a scalar.
+      masks_from: state_dict() of a pruned model: its zeros become the masks, and all
+        arguments but `kind` only say what was expected.
 
-                  Raises : InvalidArgument : a value out of range,
-              nothing to prune,
-              or the model is attached with masks = "track".PacTrainError
-    : GraSP on an attached model,
-              and it failed on another rank,
-              or the exchange did;
-masks are as before.
+    Raises:
+      InvalidArgument: a value out of range, nothing to prune, or the model is attached
+        with masks="track".
+      PacTrainError: GraSP on an attached model, and it failed on another rank, or the
+        exchange did; masks are as before.
     """
     try:
         check_module(model)

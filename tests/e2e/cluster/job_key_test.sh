@@ -79,6 +79,16 @@ id=$(grep -o 'key/[0-9a-f]*' "$dir/new-key.out") || fail "no id of the key"
 admin evict "$id" "$key" | grep -q "^evicted $id" || fail "evict"
 admin jobs "$bound" | grep -q "an operator evicted '$id'" || fail "an evicted key shows jobs"
 
+# While a key is changed answers stay answers: nothing else is on standard output.
+cp "$dir/job.key" "$dir/changed.key"
+coordinator/admin/pactrain-admin rotate-key "$dir/changed.key" --at 1h --overlap 1h >/dev/null ||
+  fail "rotate-key"
+changed=--job-key-file=$dir/changed.key
+[[ $(coordinator/admin/pactrain-admin --coordinator "$grpc" --json jobs "$changed" 2>/dev/null) == '{'* ]] ||
+  fail "--json beside a key that is changed"
+coordinator/pactrain-coordinator --print-config "$changed" 2>/dev/null | grep -q '^certificates\|\[info\]' &&
+  fail "--print-config beside a key that is changed"
+
 # Not by a file that others may read, and not beside certificates.
 chmod 644 "$dir/other.key"
 agent/pactrain-agent --name c --job-key-file "$dir/other.key" 2>&1 |
