@@ -19,7 +19,7 @@
 #include "coordinator/admin/cluster_text.h"
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/witness_check.h"
-#include "protocol/audit_chain.h"
+#include "coordinator/audit/chain.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -76,7 +76,7 @@ absl::Status ReadWitnessFiles(const std::vector<std::string>& files,
 
 absl::Status Audit(const Command& command, AdminClient& client,
                    std::ostream& out) {
-  protocol::AuditChain chain;
+  AuditChain chain;
   WitnessCheck witnesses;
   RETURN_IF_ERROR(ReadWitnessFiles(command.witness_files, witnesses));
   bool ask = command.verify;

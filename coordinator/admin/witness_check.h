@@ -25,7 +25,7 @@ class WitnessCheck {
  public:
   // REQUIRES: before the first See().
   void Add(const std::string& agent, const protocol::AuditHead& head);
-  // Each line of the log, oldest first, checked by protocol::AuditChain.
+  // Each line of the log, oldest first, checked by AuditChain.
   void See(const v1::AuditLine& line);
   // For people, once all were seen: who has seen what. DataLoss: lines are
   // missing that an agent has seen; names the first.

@@ -9,12 +9,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/audit/chain.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/history_table.h"
 #include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
-#include "protocol/audit_chain.h"
 #include "protocol/proto_check.h"
 
 namespace pactrain::coordinator {
@@ -58,7 +58,7 @@ absl::Status MakeFilesPrivate(const OwnFolder& folder,
 
 // As AuditFacts::changed.
 std::string WhatChanged(const AuditTable& audit, uint64_t max_lines) {
-  protocol::AuditChain chain(max_lines);
+  AuditChain chain(max_lines);
   while (!chain.done()) {
     const absl::StatusOr<protocol::AuditPage> page = audit.Read(chain.last());
     absl::Status checked = page.status();

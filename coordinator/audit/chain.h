@@ -1,8 +1,8 @@
 // Follows the chain of the audit log's hashes over all its lines.
 //
 // Thread-compatible.
-#ifndef PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
-#define PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
+#ifndef PACTRAIN_COORDINATOR_AUDIT_CHAIN_H_
+#define PACTRAIN_COORDINATOR_AUDIT_CHAIN_H_
 
 #include <cstdint>
 #include <optional>
@@ -11,17 +11,17 @@
 #include "absl/status/status.h"
 #include "protocol/audit.h"
 
-namespace pactrain::protocol {
+namespace pactrain::coordinator {
 
 class AuditChain {
  public:
   // Of a log that keeps at most so many lines.
-  explicit AuditChain(uint64_t max_lines = kMaxAuditLines)
+  explicit AuditChain(uint64_t max_lines = protocol::kMaxAuditLines)
       : max_lines_(max_lines) {}
 
   // The page of the lines after last(), first of those after 0. DataLoss: names
   // the first line that is not what was written.
-  absl::Status Check(const AuditPage& page);
+  absl::Status Check(const protocol::AuditPage& page);
   uint64_t last() const { return last_; }
   bool done() const { return done_; }
   uint64_t lines() const { return lines_; }
@@ -29,8 +29,8 @@ class AuditChain {
   std::string hash() const { return hash_.value_or(""); }
 
  private:
-  absl::Status Begin(const AuditPage& page);
-  absl::Status CheckLine(const AuditLine& line);
+  absl::Status Begin(const protocol::AuditPage& page);
+  absl::Status CheckLine(const protocol::AuditLine& line);
 
   const uint64_t max_lines_;
   std::optional<std::string> hash_;  // None: before the first.
@@ -39,6 +39,6 @@ class AuditChain {
   bool done_ = false;
 };
 
-}  // namespace pactrain::protocol
+}  // namespace pactrain::coordinator
 
-#endif  // PACTRAIN_PROTOCOL_AUDIT_CHAIN_H_
+#endif  // PACTRAIN_COORDINATOR_AUDIT_CHAIN_H_

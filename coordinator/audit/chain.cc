@@ -1,4 +1,4 @@
-#include "protocol/audit_chain.h"
+#include "coordinator/audit/chain.h"
 
 #include <algorithm>
 
@@ -6,15 +6,15 @@
 #include "base/status_macros.h"
 #include "base/tls/chain_hash.h"
 
-namespace pactrain::protocol {
+namespace pactrain::coordinator {
 
-absl::Status AuditChain::Begin(const AuditPage& page) {
+absl::Status AuditChain::Begin(const protocol::AuditPage& page) {
   hash_ = page.before;
   // Without any that was cut number 1 comes first.
   if (hash_->empty() || page.lines.empty()) return absl::OkStatus();
   last_ = page.lines[0].number - 1;
   const uint64_t kept = page.newest - std::min(page.newest, last_);
-  if (kept + std::min(kAuditCut, max_lines_) > max_lines_) {
+  if (kept + std::min(protocol::kAuditCut, max_lines_) > max_lines_) {
     return absl::OkStatus();
   }
   return absl::DataLossError(
@@ -22,7 +22,7 @@ absl::Status AuditChain::Begin(const AuditPage& page) {
                    "more than ", max_lines_, ", and only ", kept, " are left"));
 }
 
-absl::Status AuditChain::CheckLine(const AuditLine& line) {
+absl::Status AuditChain::CheckLine(const protocol::AuditLine& line) {
   if (line.number != last_ + 1) {
     return absl::DataLossError(absl::StrCat("line ", last_ + 1, " is missing, ",
                                             line.number, " comes next"));
@@ -38,9 +38,10 @@ absl::Status AuditChain::CheckLine(const AuditLine& line) {
   return absl::OkStatus();
 }
 
-absl::Status AuditChain::Check(const AuditPage& page) {
+absl::Status AuditChain::Check(const protocol::AuditPage& page) {
   if (!hash_) RETURN_IF_ERROR(Begin(page));
-  for (const AuditLine& line : page.lines) RETURN_IF_ERROR(CheckLine(line));
+  for (const protocol::AuditLine& line : page.lines)
+    RETURN_IF_ERROR(CheckLine(line));
   if (page.lines.empty() && last_ != page.newest) {
     return absl::DataLossError(absl::StrCat(
         "line ", last_ + 1, " is missing, and all to ", page.newest));
@@ -49,4 +50,4 @@ absl::Status AuditChain::Check(const AuditPage& page) {
   return absl::OkStatus();
 }
 
-}  // namespace pactrain::protocol
+}  // namespace pactrain::coordinator
