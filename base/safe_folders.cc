@@ -1,6 +1,7 @@
 #include "base/safe_folders.h"
 
 #include <limits.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 
 namespace pactrain::base {
 namespace {
+
+constexpr int kMaxLinks = 40;
 
 // Where this process has a user namespace of its own, all whom that does not
 // know, root of the machine among them, are seen as one user. 0: they are not.
@@ -25,11 +28,28 @@ uid_t UnknownUser() {
   return unknown;
 }
 
+bool OthersWrite(const struct stat& about, bool strict) {
+  const bool own_group =
+      about.st_gid == 0 ||
+      (about.st_gid == getegid() && (!strict || about.st_gid == geteuid()));
+  return (about.st_mode & S_IWOTH) != 0 ||
+         ((about.st_mode & S_IWGRP) != 0 && !own_group);
+}
+
+// As what Kubernetes mounts of a ConfigMap is, whose folder has all rights.
+bool IsReadOnly(const std::string& folder) {
+  struct statvfs system = {};
+  return statvfs(folder.c_str(), &system) == 0 &&
+         (system.f_flag & ST_RDONLY) != 0;
+}
+
 // Goes through the folders above a file, from the root on.
 class Walk {
  public:
-  Walk(SafeFolders& found, bool one_more)
-      : found_(found), one_more_(one_more) {}
+  // `strict`: of groups that may write only this user's own is trusted, which
+  // has its number.
+  Walk(SafeFolders& found, bool one_more, bool strict)
+      : found_(found), one_more_(one_more), strict_(strict) {}
 
   // False: there is trouble, or no such folder.
   bool Through(const std::string& file) {
@@ -46,9 +66,7 @@ class Walk {
     if (lstat(folder.c_str(), &entry) != 0) return false;
     if (stat(folder.c_str(), &target) != 0) return false;
     if (!Owned(folder, entry.st_uid)) return false;
-    const bool group = (target.st_mode & S_IWGRP) != 0 && target.st_gid != 0 &&
-                       target.st_gid != getegid();
-    others_write_ = group || (target.st_mode & S_IWOTH) != 0;
+    others_write_ = OthersWrite(target, strict_) && !IsReadOnly(folder);
     if (others_write_ && (target.st_mode & S_ISVTX) == 0) {
       found_.trouble = "others may write in " + folder +
                        " and could replace it; run: chmod go-w " + folder;
@@ -72,8 +90,27 @@ class Walk {
 
   SafeFolders& found_;
   bool one_more_;
+  const bool strict_;
   bool others_write_ = false;  // In the folder that was entered last.
 };
+
+// Of `found`, which knows whom to trust.
+void CheckAbove(const std::string& path, Walk& walk) {
+  // First where links lead, then, with nobody trusted for that, who made them.
+  char real[PATH_MAX];
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (realpath(folder.c_str(), real) == nullptr ||
+      walk.Through(std::string(real) + "/")) {
+    walk.Through(path);
+  }
+}
+
+SafeFolders TrustsTheUsual() {
+  SafeFolders found;
+  found.users = {0, geteuid()};
+  if (const uid_t unknown = UnknownUser()) found.users.push_back(unknown);
+  return found;
+}
 
 }  // namespace
 
@@ -82,32 +119,36 @@ bool SafeFolders::Trusts(uid_t user) const {
 }
 
 SafeFolders CheckFolders(const std::string& path, bool one_more) {
-  SafeFolders found;
-  found.users = {0, geteuid()};
-  if (const uid_t unknown = UnknownUser()) found.users.push_back(unknown);
-  Walk walk(found, one_more);
-  // First where links lead, then, with nobody trusted for that, who made them.
-  char real[PATH_MAX];
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (realpath(folder.c_str(), real) == nullptr ||
-      walk.Through(std::string(real) + "/")) {
-    walk.Through(path);
-  }
+  SafeFolders found = TrustsTheUsual();
+  Walk walk(found, one_more, /*strict=*/false);
+  CheckAbove(path, walk);
   return found;
 }
 
 std::string WhyNotGuarded(const std::string& path, const struct stat& about) {
+  namespace fs = std::filesystem;
+  SafeFolders found = TrustsTheUsual();
+  Walk walk(found, /*one_more=*/true, /*strict=*/true);
   std::error_code error;
-  const SafeFolders folders =
-      CheckFolders(std::filesystem::absolute(path, error), /*one_more=*/true);
-  if (!folders.trouble.empty()) return folders.trouble;
-  if (!folders.Trusts(about.st_uid)) {
+  fs::path file = fs::absolute(path, error);
+  // Each link may lead where others may write.
+  for (int links = 0;; ++links) {
+    CheckAbove(file, walk);
+    if (!found.trouble.empty()) return found.trouble;
+    struct stat entry = {};
+    if (lstat(file.c_str(), &entry) != 0 || !S_ISLNK(entry.st_mode)) break;
+    if (!found.Trusts(entry.st_uid)) {
+      return "the link " + file.string() + " is of user " +
+             std::to_string(entry.st_uid);
+    }
+    if (links == kMaxLinks) return "it is behind too many links";
+    file = file.parent_path() / fs::read_symlink(file, error);
+  }
+  if (!found.Trusts(about.st_uid)) {
     return "it is of user " + std::to_string(about.st_uid) +
            "; give it to root or to this process's user";
   }
-  const bool group = (about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 &&
-                     about.st_gid != getegid();
-  if (!group && (about.st_mode & S_IWOTH) == 0) return "";
+  if (!OthersWrite(about, /*strict=*/true)) return "";
   return "others may write it; run: chmod go-w " + path;
 }
 

@@ -1,11 +1,14 @@
 // Whose folders lie above a socket. As root folders of others are real.
 #include "base/safe_folders.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -45,6 +48,71 @@ class SafeFoldersTest : public ::testing::Test {
 
   std::string root_;
 };
+
+class GuardedTest : public SafeFoldersTest {
+ protected:
+  // Why the file is not guarded, there by `path`.
+  static std::string Why(const std::string& path) {
+    struct stat about = {};
+    EXPECT_EQ(stat(path.c_str(), &about), 0) << path;
+    return WhyNotGuarded(path, about);
+  }
+  static std::string Write(const std::string& path, mode_t mode = 0644) {
+    std::ofstream(path) << "run: []";
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
+  }
+};
+
+TEST_F(GuardedTest, sec_WhereALinkLeadsCountsToo) {
+  const std::string own = Make("own", 0755, geteuid());
+  const std::string file = Write(own + "/policy.yaml");
+  EXPECT_EQ(Why(file), "");
+  std::filesystem::create_symlink("policy.yaml", own + "/good");
+  EXPECT_EQ(Why(own + "/good"), "");
+  const std::string open = Make("open", 0777, geteuid());
+  Write(open + "/policy.yaml");
+  std::filesystem::create_symlink("../open/policy.yaml", own + "/link");
+  EXPECT_THAT(Why(own + "/link"), HasSubstr("others may write in "));
+  std::filesystem::create_symlink("link", own + "/twice");
+  EXPECT_THAT(Why(own + "/twice"), HasSubstr("others may write in "));
+  // Another's link where all may make one.
+  if (geteuid() != 0) return;
+  const std::string sticky = Make("sticky", 01777, geteuid());
+  std::filesystem::create_symlink(file, sticky + "/link");
+  EXPECT_EQ(Why(sticky + "/link"), "");
+  ASSERT_EQ(lchown((sticky + "/link").c_str(), kOther, kOther), 0);
+  EXPECT_THAT(Why(sticky + "/link"), HasSubstr("is of user 65534"));
+}
+
+TEST_F(GuardedTest, sec_OfGroupsOnlyTheUsersOwnMayWrite) {
+  const std::string file = Write(root_ + "/policy.yaml", 0664);
+  if (geteuid() != 0) return;
+  EXPECT_EQ(Why(file), "");  // Of group 0.
+  ASSERT_EQ(chown(file.c_str(), 0, 100), 0);
+  EXPECT_THAT(Why(file), HasSubstr("chmod go-w " + file));
+  ASSERT_EQ(setegid(100), 0);  // Which is not this user's alone.
+  EXPECT_THAT(Why(file), HasSubstr("chmod go-w " + file));
+  ASSERT_EQ(setegid(0), 0);
+}
+
+// As Kubernetes mounts a ConfigMap: all may write, and nobody can.
+TEST_F(GuardedTest, WhatIsMountedReadOnlyIsWrittenByNobody) {
+  if (unshare(CLONE_NEWNS) != 0) GTEST_SKIP() << "no mounts for this user";
+  ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+  const std::string map = Make("map", 0777, geteuid());
+  ASSERT_EQ(mount("none", map.c_str(), "tmpfs", 0, "mode=0777"), 0);
+  ASSERT_EQ(mkdir((map + "/..1").c_str(), 0755), 0);
+  Write(map + "/..1/policy.yaml");
+  std::filesystem::create_symlink("..1", map + "/..data");
+  std::filesystem::create_symlink("..data/policy.yaml", map + "/policy.yaml");
+  EXPECT_THAT(Why(map + "/policy.yaml"), HasSubstr("others may write in "));
+  ASSERT_EQ(
+      mount("none", map.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "mode=0777"),
+      0);
+  EXPECT_EQ(Why(map + "/policy.yaml"), "");
+  umount(map.c_str());
+}
 
 TEST_F(SafeFoldersTest, FoldersOfOnesOwnAndOfRootAreSafe) {
   EXPECT_EQ(Trouble(Make("run", 0755, geteuid())), "");

@@ -178,7 +178,7 @@ void CappedListener::Stop() {
 
 void CappedListener::OnProven(ConnectionPlaces::Place place,
                               CertificateFacts facts) {
-  std::string source, who;
+  std::string source;
   absl::Status may_open;
   {
     MutexLock lock(&mu_);
@@ -189,12 +189,11 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
       it->second.who = WhoIs(facts);
       it->second.maker = maker_(facts);
       source = it->second.source;
-      who = it->second.who;
       may_open = CheckOpen(it->second);
       if (!may_open.ok()) End(place, /*at_once=*/true);
     }
   }
-  if (!may_open.ok()) return Refuse(source, Refusal::kBudget, may_open, who);
+  if (!may_open.ok()) return Refuse(source, Refusal::kBudget, may_open, &facts);
   if (Take(&CappedListener::connections_, facts).ok()) {
     Take(&CappedListener::bytes_, facts, 0).IgnoreError();
   }
@@ -266,7 +265,7 @@ absl::Status CappedListener::Take(Budgets CappedListener::*budgets,
     if (news) refused_.Add(Refusal::kBudget);
     if (!news) return taken;
   }
-  on_refused_(source, who, taken);
+  on_refused_(source, &facts, taken);
   return taken;
 }
 
@@ -390,7 +389,7 @@ void CappedListener::LookAtOpen() {
     }
     if (stays.ok()) continue;
     // Not counted: it was let in.
-    on_refused_(proven.source, WhoIs(*proven.facts), stays);
+    on_refused_(proven.source, proven.facts.get(), stays);
     MutexLock lock(&mu_);
     End(place);
   }
@@ -442,12 +441,13 @@ void CappedListener::Release(ConnectionPlaces::Place place) {
 }
 
 void CappedListener::Refuse(const std::string& source, Refusal refusal,
-                            const absl::Status& why, const std::string& who) {
+                            const absl::Status& why,
+                            const CertificateFacts* facts) {
   {
     MutexLock lock(&mu_);
     refused_.Add(refusal);
   }
-  on_refused_(source, who, why);
+  on_refused_(source, facts, why);
 }
 
 void CappedListener::Forget(int watched) {

@@ -56,10 +56,10 @@ namespace pactrain::base {
 class CappedListener {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-  // `source` is an address. `who` is empty unless a certificate has proven it.
-  using OnRefused =
-      std::function<void(const std::string& source, const std::string& who,
-                         const absl::Status& why)>;
+  // `source` is an address. `facts`: null unless a certificate has proven them.
+  using OnRefused = std::function<void(const std::string& source,
+                                       const CertificateFacts* facts,
+                                       const absl::Status& why)>;
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
   static constexpr int kIdentities = 8;
@@ -165,7 +165,7 @@ class CappedListener {
                     const CertificateFacts& facts, uint64_t turns = 1);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
-              const absl::Status& why, const std::string& who = "");
+              const absl::Status& why, const CertificateFacts* facts = nullptr);
   void Forget(int watched);
   void Listening(bool on);
 

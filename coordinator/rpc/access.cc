@@ -82,6 +82,13 @@ absl::Status Access::AdmitName(const grpc::ServerContextBase& context,
                                const Peer& peer, const std::string& agent,
                                absl::string_view site) {
   absl::Status checked = CheckName(peer, agent);
+  // Else policies would call it what it is not.
+  if (checked.ok() && peer && peer->job != protocol::AgentCalled(agent).job) {
+    checked = absl::InvalidArgumentError(absl::StrCat(
+        "agent '", agent,
+        "': '..' stands between the name and the job of its key, and its "
+        "certificate is of no such key; give it a name without '..'"));
+  }
   if (checked.ok()) {
     checked = peer ? grants()->CheckSite(*peer, site)
                    : CheckDenied({protocol::AgentCalled(agent), "", "", ""});
@@ -118,6 +125,7 @@ absl::Status Access::CheckMember(absl::string_view job,
                                  const std::string& site) const {
   const protocol::Identity identity = protocol::AgentCalled(agent);
   RETURN_IF_ERROR(CheckDenied({identity, "", "", ""}));
+  if (!tls_) return absl::OkStatus();
   std::optional<base::CertificateFacts> shown;
   {
     base::MutexLock lock(&mu_);
@@ -130,6 +138,7 @@ absl::Status Access::CheckMember(absl::string_view job,
 
 absl::Status Access::CheckSite(const std::string& agent,
                                const std::string& site) const {
+  if (!tls_) return absl::OkStatus();
   return grants()->CheckSite(protocol::AgentCalled(agent), site);
 }
 
@@ -142,10 +151,17 @@ void Access::Remember(const std::string& agent,
   const auto it = shown_.find(agent);
   if (it != shown_.end()) {
     if (let_in) it->second = facts;
-  } else if (shown_.size() < kMaxRemembered) {
-    shown_.emplace(agent, facts);
-    if (!let_in) ++version_;
+    return;
   }
+  shown_.emplace(agent, facts);
+  if (!let_in || shown_.size() > kMaxRemembered) ++version_;
+}
+
+void Access::KeepShown(const std::set<std::string>& agents) {
+  base::MutexLock lock(&mu_);
+  if (shown_.size() <= kMaxRemembered) return;
+  std::erase_if(shown_,
+                [&](const auto& it) { return !agents.contains(it.first); });
 }
 
 bool Access::Sees(const Peer& peer, absl::string_view job) const {
@@ -209,7 +225,11 @@ absl::Status Access::CheckIsAnother(const grpc::ServerContextBase& context,
 
 absl::StatusOr<std::set<std::string>> Access::MeantBy(
     const std::string& rule,
-    const std::vector<base::CertificateFacts>& connected) {
+    std::vector<base::CertificateFacts> connected) const {
+  {
+    base::MutexLock lock(&mu_);
+    for (const auto& [agent, facts] : shown_) connected.push_back(facts);
+  }
   std::set<std::string> meant;
   for (const base::CertificateFacts& facts : connected) {
     const auto identity = protocol::IdentityOf(facts.uris);
@@ -285,7 +305,10 @@ absl::Status Access::Refuse(const grpc::ServerContextBase& context,
 protocol::Caller Access::CallerOf(
     const grpc::ServerContextBase& context) const {
   if (!tls_) return {};
-  const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
+  return CallerOf(base::PeerFacts(*context.auth_context()));
+}
+
+protocol::Caller Access::CallerOf(const base::CertificateFacts& facts) {
   // Who holds a job key makes another serial number at each start.
   return {
       absl::StrJoin(facts.uris, " "),

@@ -67,6 +67,7 @@ class Access {
                              Right right, absl::string_view call);
   // Whom the audit log names for this call, whether or not it is admitted.
   protocol::Caller CallerOf(const grpc::ServerContextBase& context) const;
+  static protocol::Caller CallerOf(const base::CertificateFacts& facts);
   // As CheckName() and Grants::CheckSite(), and logs a refusal. Without TLS,
   // whether that name was evicted.
   absl::Status AdmitName(const grpc::ServerContextBase& context,
@@ -104,12 +105,15 @@ class Access {
   // take it back then.
   absl::Status CheckIsAnother(const grpc::ServerContextBase& context,
                               const std::string& rule) const;
-  // Those of them whom the rule of a deny list means, as policies call them.
+  // Those of them, and of agents by what they showed last, whom the rule of a
+  // deny list means, as policies call them.
   // InvalidArgument: it is the serial number of a certificate that its holder
   // makes itself of a job key, another one at each start.
-  static absl::StatusOr<std::set<std::string>> MeantBy(
+  absl::StatusOr<std::set<std::string>> MeantBy(
       const std::string& rule,
-      const std::vector<base::CertificateFacts>& connected);
+      std::vector<base::CertificateFacts> connected) const;
+  // What other agents showed is forgotten.
+  void KeepShown(const std::set<std::string>& agents);
   // Rules as of a deny list, by operators: in force from now on.
   void SetEvicted(std::vector<std::string> rules);
   // Differs once somebody may be denied who was not before.
@@ -140,7 +144,8 @@ class Access {
   std::shared_ptr<const base::RevokedCertificates> revoked_ ABSL_GUARDED_BY(
       mu_) = std::make_shared<const base::RevokedCertificates>();
   std::set<std::string> anchors_ ABSL_GUARDED_BY(mu_);
-  // That agents showed last, at most kMaxRemembered.
+  // That agents showed last. Beyond kMaxRemembered the version grows, so that
+  // KeepShown() is called.
   std::map<std::string, base::CertificateFacts> shown_ ABSL_GUARDED_BY(mu_);
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };

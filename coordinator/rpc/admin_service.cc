@@ -358,7 +358,7 @@ grpc::ServerUnaryReactor* AdminService::Evict(
   }
   std::set<std::string> meant;
   if (status.ok()) {
-    auto connected = Access::MeantBy(request->who(), connected_());
+    auto connected = access_->MeantBy(request->who(), connected_());
     status = connected.status();
     if (status.ok()) meant = *std::move(connected);
   }

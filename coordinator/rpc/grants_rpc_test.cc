@@ -166,9 +166,17 @@ TEST_F(GrantsRpcTest, sec_AnAgentThatIsAwayIsOutByItsSerialToo) {
     status = top->Evict(MakeContext().get(), evict, &evicted);
   } while (!status.ok() && base::MonotonicNow() < end);
   ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(evicted.meant(), ElementsAre("agent/a"));
   const auto ended = b_->Await<protocol::EndGeneration>();
   ASSERT_TRUE(ended);
   EXPECT_THAT(ended->reason, HasSubstr("evicted 'serial/"));
+}
+
+// It would be held against rules as another's.
+TEST_F(GrantsRpcTest, sec_ANameAsOfAJobsKeyNeedsSuchAKey) {
+  const grpc::Status status = Agent("b..vision")->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("a name without '..'"));
 }
 
 TEST_F(GrantsRpcTest, sec_WhoComesBackDeniedAfterTheCoordinatorsStartIsOut) {

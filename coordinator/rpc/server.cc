@@ -109,19 +109,23 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     server->access_.SetAnchors(server->tls_->anchors());
   }
   auto listener = base::CappedListener::Open(
-      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
-               &CheckIsSomebody,
-               [self](const base::CertificateFacts& facts) {
-                 return self->access_.CheckStays(facts);
-               },
-               [self] { return self->access_.version(); },
-               LimitsOf("connections", budgets.connections),
-               LimitsOf("calls", budgets.calls),
-               LimitsOf("bytes", budgets.bytes), budgets.open, &MakerOf,
-               [self](const std::string& source, const std::string& who,
-                      const absl::Status& why) {
-                 self->OnRefused(source, who, std::string(why.message()));
-               }});
+      listen,
+      {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
+       &CheckIsSomebody,
+       [self](const base::CertificateFacts& facts) {
+         return self->access_.CheckStays(facts);
+       },
+       [self] { return self->access_.version(); },
+       LimitsOf("connections", budgets.connections),
+       LimitsOf("calls", budgets.calls), LimitsOf("bytes", budgets.bytes),
+       budgets.open, &MakerOf,
+       [self](const std::string& source, const base::CertificateFacts* facts,
+              const absl::Status& why) {
+         self->OnRefused(source,
+                         facts == nullptr ? protocol::Caller{"stranger", ""}
+                                          : Access::CallerOf(*facts),
+                         std::string(why.message()));
+       }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "--listen: cannot listen on ", listen.ToString(), ": ",
@@ -167,15 +171,19 @@ void Server::Sweep() {
     if (why.ok()) return;
     driver_->Expel(agent, job, std::string(why.message()), {"policy", ""});
   };
+  std::set<std::string> in_sight;
   for (const CoordinatorState::Participant& it : driver_->Participants()) {
+    in_sight.insert(it.agent);
     expel(it.agent, it.group.job,
           access_.CheckMember(it.group.job, it.agent, it.site));
   }
   for (const AgentSnapshot& agent : driver_->Snapshot().agents) {
     if (!agent.connected) continue;
+    in_sight.insert(agent.agent);
     expel(agent.agent, std::nullopt,
           access_.CheckSite(agent.agent, agent.site));
   }
+  access_.KeepShown(in_sight);
 }
 
 void Server::Tick() {
@@ -205,22 +213,19 @@ std::optional<base::CertificateLives> Server::certificates() const {
   return tls_->lives();
 }
 
-void Server::OnRefused(const std::string& source, const std::string& who,
-                       const std::string& why) {
+void Server::OnRefused(const std::string& source,
+                       const protocol::Caller& caller, const std::string& why) {
+  const std::string of = SourceOf(caller);
   {
     base::MutexLock lock(&mu_);
-    if (told_.IsNews(absl::StrCat(source, who, why), base::MonotonicNow(),
-                     who)) {
+    if (told_.IsNews(absl::StrCat(source, caller.who, why),
+                     base::MonotonicNow(), of)) {
       LOG_WARN("refused a connection from {}{}: {}", source,
-               who.empty() ? "" : absl::StrCat(", ", who), why);
+               of.empty() ? "" : absl::StrCat(", ", caller.who), why);
     }
   }
-  driver_->OnRefused({"connection refused",
-                      {who.empty() ? "stranger" : who, ""},
-                      "",
-                      absl::StrCat("from ", source),
-                      why,
-                      ""});
+  driver_->OnRefused({"connection refused", caller, "",
+                      absl::StrCat("from ", source), why, ""});
 }
 
 Server::~Server() { Stop(); }

@@ -126,8 +126,7 @@ class Server {
   // nothing; so is who may not be of its site.
   void Sweep();
   // Logs and audits that a connection got no further than this.
-  // `who` is empty of who has proven nothing.
-  void OnRefused(const std::string& source, const std::string& who,
+  void OnRefused(const std::string& source, const protocol::Caller& caller,
                  const std::string& why);
 
   Driver* const driver_;
