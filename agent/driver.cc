@@ -12,6 +12,7 @@
 #include "agent/local/own_file.h"
 #include "agent/local/packet.h"
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "base/status_macros.h"
@@ -440,6 +441,26 @@ void Driver::OnAuditHeads(const protocol::KeptHeads& kept) {
       "{} cannot be written ({}): what this agent knows of the coordinator's "
       "audit log goes with its process",
       AuditFile(), std::strerror(error));
+}
+
+std::vector<protocol::AuditHead> Driver::OnAnotherCluster(
+    const std::string& cluster) {
+  // By no name that anybody has made up.
+  const auto kept =
+      protocol::ReadHeads(ReadOwnFile(AuditFile(), kMaxAuditFile));
+  if (kept.ok() && kept->cluster != cluster &&
+      base::ParseDigest(kept->cluster) &&
+      rename(AuditFile().c_str(), AuditFile(kept->cluster).c_str()) != 0) {
+    LOG_WARN("{} cannot be renamed ({})", AuditFile(), std::strerror(errno));
+  }
+  auto before =
+      protocol::ReadHeads(ReadOwnFile(AuditFile(cluster), kMaxAuditFile));
+  if (!before.ok() || before->agent != options_.core.agent ||
+      before->cluster != cluster) {
+    return {};
+  }
+  rename(AuditFile(cluster).c_str(), AuditFile().c_str());
+  return std::move(before->heads);
 }
 
 void Driver::OnCoordinatorGivenUp(const std::string& reason) {

@@ -125,8 +125,14 @@ class Driver : private TransportEvents,
   void OnCoordinatorDisconnected(const std::string& reason) override;
   void OnCoordinatorGivenUp(const std::string& reason) override;
   void OnAuditHeads(const protocol::KeptHeads& kept) override;
+  std::vector<protocol::AuditHead> OnAnotherCluster(
+      const std::string& cluster) override;
 
-  std::string AuditFile() const { return options_.socket_path + ".audit"; }
+  // Of the cluster that it is of; of another one that it was of.
+  std::string AuditFile(const std::string& cluster = "") const {
+    return options_.socket_path + ".audit" +
+           (cluster.empty() ? "" : "." + cluster);
+  }
 
   asio::io_context& io_;
   const Options options_;

@@ -28,10 +28,13 @@ uid_t UnknownUser() {
   return unknown;
 }
 
-bool OthersWrite(const struct stat& about, bool strict) {
+// `strict`: of groups that may write only root's and those with the number of
+// somebody who is trusted are, which are his own.
+bool OthersWrite(const struct stat& about, const SafeFolders& found,
+                 bool strict) {
   const bool own_group =
       about.st_gid == 0 ||
-      (about.st_gid == getegid() && (!strict || about.st_gid == geteuid()));
+      (strict ? found.Trusts(about.st_gid) : about.st_gid == getegid());
   return (about.st_mode & S_IWOTH) != 0 ||
          ((about.st_mode & S_IWGRP) != 0 && !own_group);
 }
@@ -46,8 +49,7 @@ bool IsReadOnly(const std::string& folder) {
 // Goes through the folders above a file, from the root on.
 class Walk {
  public:
-  // `strict`: of groups that may write only this user's own is trusted, which
-  // has its number.
+  // `strict`: as OthersWrite().
   Walk(SafeFolders& found, bool one_more, bool strict)
       : found_(found), one_more_(one_more), strict_(strict) {}
 
@@ -60,21 +62,7 @@ class Walk {
     return true;
   }
 
- private:
-  bool Enter(const std::string& folder) {
-    struct stat entry = {}, target = {};
-    if (lstat(folder.c_str(), &entry) != 0) return false;
-    if (stat(folder.c_str(), &target) != 0) return false;
-    if (!Owned(folder, entry.st_uid)) return false;
-    others_write_ = OthersWrite(target, strict_) && !IsReadOnly(folder);
-    if (others_write_ && (target.st_mode & S_ISVTX) == 0) {
-      found_.trouble = "others may write in " + folder +
-                       " and could replace it; run: chmod go-w " + folder;
-      return false;
-    }
-    return true;
-  }
-
+  // Whether what lies in the folder that was entered last may be of `owner`.
   bool Owned(const std::string& folder, uid_t owner) {
     if (found_.Trusts(owner)) return true;
     // What lies in a folder where all may write may be anybody's.
@@ -86,6 +74,24 @@ class Walk {
     found_.trouble = folder + " is of user " + std::to_string(owner) +
                      ", who could replace it; give a folder of your own";
     return false;
+  }
+
+ private:
+  bool Enter(const std::string& folder) {
+    struct stat entry = {}, target = {};
+    if (lstat(folder.c_str(), &entry) != 0) return false;
+    if (stat(folder.c_str(), &target) != 0) return false;
+    if (!Owned(folder, entry.st_uid)) return false;
+    others_write_ = OthersWrite(target, found_, strict_) && !IsReadOnly(folder);
+    if (others_write_ && (target.st_mode & S_ISVTX) == 0) {
+      const bool can = geteuid() == 0 || target.st_uid == geteuid();
+      found_.trouble = "others may write in " + folder +
+                       " and could replace it; " +
+                       (can ? "run: chmod go-w " + folder
+                            : "move it to a folder of your own");
+      return false;
+    }
+    return true;
   }
 
   SafeFolders& found_;
@@ -144,11 +150,11 @@ std::string WhyNotGuarded(const std::string& path, const struct stat& about) {
     if (links == kMaxLinks) return "it is behind too many links";
     file = file.parent_path() / fs::read_symlink(file, error);
   }
-  if (!found.Trusts(about.st_uid)) {
+  if (!walk.Owned(path, about.st_uid)) {
     return "it is of user " + std::to_string(about.st_uid) +
-           "; give it to root or to this process's user";
+           "; run: chown root " + path;
   }
-  if (!OthersWrite(about, /*strict=*/true)) return "";
+  if (!OthersWrite(about, found, /*strict=*/true)) return "";
   return "others may write it; run: chmod go-w " + path;
 }
 

@@ -94,6 +94,14 @@ TEST_F(GuardedTest, sec_OfGroupsOnlyTheUsersOwnMayWrite) {
   ASSERT_EQ(setegid(100), 0);  // Which is not this user's alone.
   EXPECT_THAT(Why(file), HasSubstr("chmod go-w " + file));
   ASSERT_EQ(setegid(0), 0);
+  // One more user may own it, as root's pactrain-admin finds a daemon's key,
+  // with his own group, but not where all may put something.
+  ASSERT_EQ(chown(file.c_str(), 1234, 1234), 0);
+  EXPECT_EQ(Why(file), "");
+  const std::string theirs =
+      Write(Make("sticky", 01777, geteuid()) + "/policy.yaml");
+  ASSERT_EQ(chown(theirs.c_str(), 1234, 1234), 0);
+  EXPECT_EQ(Why(theirs), "it is of user 1234; run: chown root " + theirs);
 }
 
 // As Kubernetes mounts a ConfigMap: all may write, and nobody can.

@@ -159,7 +159,8 @@ void CoordinatorClient::OnMessage(uint64_t stream,
                                   const protocol::CoordinatorMessage& message) {
   if (stream != stream_number_ || stream_ == nullptr) return;
   if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
-    const absl::Status checked = CheckWelcome(*welcome);
+    absl::Status checked = CheckWelcome(*welcome);
+    if (checked.ok()) checked = TakeCluster(*welcome);
     if (!checked.ok()) return Abandon(checked);
     OnWelcome(*welcome);
   } else if (!connected_) {
@@ -221,15 +222,26 @@ void CoordinatorClient::Keep(const protocol::AuditHead& head) {
       {options_.hello.agent, options_.hello.cluster_id, kept});
 }
 
-void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
-  if (options_.hello.cluster_id.empty() && !options_.hello.audit.empty() &&
-      options_.audit_cluster != welcome.cluster_id) {
-    LOG_WARN(
-        "this agent kept where the audit log of cluster {} ended; the "
-        "coordinator is of cluster {} now: that is forgotten",
-        options_.audit_cluster, welcome.cluster_id);
-    options_.hello.audit.clear();
+absl::Status CoordinatorClient::TakeCluster(const protocol::Welcome& welcome) {
+  if (!options_.hello.cluster_id.empty() ||
+      options_.audit_cluster == welcome.cluster_id) {
+    return absl::OkStatus();
   }
+  if (!options_.hello.audit.empty()) {
+    LOG_WARN(
+        "this agent kept where the audit log of cluster {} ended, and the "
+        "coordinator is of cluster {} now: that stays in a file of its own",
+        options_.audit_cluster, welcome.cluster_id);
+  }
+  options_.hello.audit = events_->OnAnotherCluster(welcome.cluster_id);
+  options_.audit_cluster = welcome.cluster_id;
+  if (options_.hello.audit.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      "it is of a cluster that this agent was of before, and is to hear what "
+      "is kept of its audit log");
+}
+
+void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
   options_.hello.cluster_id = welcome.cluster_id;
   OnMark(welcome.history);
   heartbeat_interval_ = welcome.heartbeat_interval;

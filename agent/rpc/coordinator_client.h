@@ -48,6 +48,12 @@ class CoordinatorEvents {
   virtual void OnCoordinatorGivenUp(const std::string& reason) = 0;
   // All that is kept of the audit log by now.
   virtual void OnAuditHeads(const protocol::KeptHeads&) {}
+  // It is of another cluster than what was kept so far, which stays. Returns
+  // what is kept of this one from before.
+  virtual std::vector<protocol::AuditHead> OnAnotherCluster(
+      const std::string&) {
+    return {};
+  }
 };
 
 class CoordinatorClient {
@@ -90,6 +96,9 @@ class CoordinatorClient {
   void OnDone(uint64_t stream, const absl::Status& status);
   // Why this coordinator is not ours.
   absl::Status CheckWelcome(const protocol::Welcome& welcome) const;
+  // What is kept of its audit log is that of this cluster from then on.
+  // Unavailable: it has to hear that first, in a hello.
+  absl::Status TakeCluster(const protocol::Welcome& welcome);
   void OnWelcome(const protocol::Welcome& welcome);
   void OnMark(protocol::HistoryMark mark);
   void Keep(const protocol::AuditHead& head);

@@ -92,8 +92,9 @@ TEST_F(TlsFilesTest, sec_WhatOthersMayWriteIsRefused) {
   chmod(files.ca.c_str(), 0644);
   EXPECT_OK(CheckTlsFiles(files, {}));
   if (geteuid() != 0) return;  // Nobody else can give files away.
-  ASSERT_EQ(chown(files.key.c_str(), 1234, 1234), 0);
-  ExpectRefused(files, "is of user 1234; give it to root");
+  ASSERT_EQ(chown(files.ca.c_str(), 0, 1234), 0);
+  chmod(files.ca.c_str(), 0664);
+  ExpectRefused(files, "others may write it");
 }
 
 TEST_F(TlsFilesTest, CertificateThatOthersWouldRefuseIsRefusedAtStart) {

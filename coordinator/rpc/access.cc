@@ -72,7 +72,9 @@ absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context,
       identity.ok() ? CheckRight(*identity, right) : identity.status();
   if (checked.ok()) {
     checked = CheckStays(facts);
-    if (right == Right::kJoin) Remember(identity->name, facts, checked.ok());
+    // Who is refused stands for nobody: the agent of that name may have another
+    // certificate by now.
+    if (checked.ok() && right == Right::kJoin) Remember(identity->name, facts);
   }
   if (!checked.ok()) return Refuse(context, call, checked);
   return Peer(*identity);
@@ -142,19 +144,11 @@ absl::Status Access::CheckSite(const std::string& agent,
   return grants()->CheckSite(protocol::AgentCalled(agent), site);
 }
 
-// What a holder of a denied certificate could do by showing it first after the
-// coordinator's start, while the agent with the new one is away, is to have
-// that agent's trainers go: less than what a thief could who stays a member.
 void Access::Remember(const std::string& agent,
-                      const base::CertificateFacts& facts, bool let_in) {
+                      const base::CertificateFacts& facts) {
   base::MutexLock lock(&mu_);
-  const auto it = shown_.find(agent);
-  if (it != shown_.end()) {
-    if (let_in) it->second = facts;
-    return;
-  }
-  shown_.emplace(agent, facts);
-  if (!let_in || shown_.size() > kMaxRemembered) ++version_;
+  shown_[agent] = facts;
+  if (shown_.size() > kMaxRemembered) ++version_;
 }
 
 void Access::KeepShown(const std::set<std::string>& agents) {

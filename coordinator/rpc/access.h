@@ -128,10 +128,8 @@ class Access {
  private:
   std::shared_ptr<const Grants> grants() const;
   absl::Status CheckDenied(const Credential& credential) const;
-  // For CheckMember(). `let_in`: else one that is denied by now, which counts
-  // where no other is known.
-  void Remember(const std::string& agent, const base::CertificateFacts& facts,
-                bool let_in);
+  // For CheckMember().
+  void Remember(const std::string& agent, const base::CertificateFacts& facts);
 
   const bool tls_;
   const OnRefused on_refused_;

@@ -145,11 +145,21 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
                                               key, " '", it->second, "'"));
     }
   }
+  // To make it is the first batch, so that agents hear of the audit log's end
+  // before anything is formed.
+  const bool made = writers.empty();
   identity_.history = History(std::move(writers), self, restored);
+  if (made) identity_.history.Wrote();
   ++identity_.term;
   identity_.cluster_id = meta["cluster_id"];
   meta["term"] = absl::StrCat(identity_.term);
-  return database_->Transaction([&] { return WriteMeta(*database_, meta); });
+  return database_->Transaction([&]() -> absl::Status {
+    if (made) {
+      RETURN_IF_ERROR(
+          WriteHistory(*database_, identity_.history.writers().back()));
+    }
+    return WriteMeta(*database_, meta);
+  });
 }
 
 absl::Status SqliteJournal::Append(

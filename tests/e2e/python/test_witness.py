@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -35,6 +36,35 @@ def is_told_by_both(cluster: Cluster) -> bool:
     seen = audit(cluster, "--verify")
     assert seen.returncode == 0 or "nobody vouches" in seen.stderr, seen
     return all(f"agent-{agent} (to line" in seen.stdout for agent in (0, 1))
+
+
+def test_sec_attack_9_what_agents_keep_outlives_another_cluster(own_cluster):
+    """An empty state directory for a while, and agents that start anew meanwhile."""
+    coordinator, agents = own_cluster.coordinator, own_cluster.agents
+    eventually(lambda: is_told_by_both(own_cluster), "no agent says what it keeps")
+    for words in (["evict", "victim"], ["readmit", "victim"]):
+        subprocess.run(own_cluster.admin(*words), check=True, capture_output=True)
+    log = audit(own_cluster).stdout
+    last = int(log.splitlines()[-2].split()[0])
+    eventually(lambda: f"(to line {last})" in audit(own_cluster, "--verify").stdout, "not told")
+    state, other = own_cluster.folder / "state", own_cluster.folder / "other"
+    coordinator.kill()
+    state.rename(other)
+    for daemon in (coordinator, *agents):
+        daemon.restart()
+    eventually(lambda: is_told_by_both(own_cluster), "no agent says what it keeps")
+    coordinator.kill()
+    shutil.rmtree(state)
+    other.rename(state)
+    database = sqlite3.connect(state / "journal.db")
+    database.executescript(CUT)
+    database.close()
+    for daemon in (coordinator, *agents):
+        daemon.restart()
+    logged(coordinator, "THE AUDIT LOG WAS CHANGED: line 5 is missing: agent ")
+    found = audit(own_cluster, "--verify")
+    assert found.returncode == 1
+    assert "line 5 is missing: agent " in found.stderr, found
 
 
 def test_sec_attack_9_agents_name_the_first_line_of_the_audit_log_that_was_cut(own_cluster, launch):
