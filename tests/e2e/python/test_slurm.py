@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from daemons import ROOT, Cluster
 from patience import PATIENCE, PATIENCE_SECONDS
-from slurm import Job, Slurm, why_no_slurm
+from slurm import Job, Slurm, wait_until, why_no_slurm
 from test_sites import MULTI_SITE, SCRIPT, clean
 
 from bench.cluster import free_port
@@ -104,7 +104,14 @@ def test_a_job_that_is_requeued_goes_on_where_the_other_site_is(agents, slurms):
         )
     )
     requeued.wait_for("epoch 2:")
+    # Else it may be at its end before Slurm, after some seconds, starts the other anew.
+    slurms[0].command("scancel", "--signal=STOP", stays.number)
     slurms[1].command("scontrol", "requeue", requeued.number)
+    wait_until(
+        lambda: "epoch" not in requeued.text() and "pactrain: prune:" in requeued.text(),
+        requeued.text,
+    )
+    slurms[0].command("scancel", "--signal=CONT", stays.number)
     assert epochs_of(stays.finish(), "site-0", "0") == [*range(1, EPOCHS + 1)]
     assert epochs_of(requeued.finish(), "site-1", "2")[0] >= 3
     assert requeued.shown("Restarts") == "1"
