@@ -112,6 +112,7 @@ def test_a_job_that_is_requeued_goes_on_where_the_other_site_is(agents, slurms):
         requeued.text,
     )
     slurms[0].command("scancel", "--signal=CONT", stays.number)
+    stays.wait_for_state("RUNNING")  # For a moment it is still STOPPED.
     assert epochs_of(stays.finish(), "site-0", "0") == [*range(1, EPOCHS + 1)]
     assert epochs_of(requeued.finish(), "site-1", "2")[0] >= 3
     assert requeued.shown("Restarts") == "1"
