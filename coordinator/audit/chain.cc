@@ -40,8 +40,9 @@ absl::Status AuditChain::CheckLine(const protocol::AuditLine& line) {
 
 absl::Status AuditChain::Check(const protocol::AuditPage& page) {
   if (!hash_) RETURN_IF_ERROR(Begin(page));
-  for (const protocol::AuditLine& line : page.lines)
+  for (const protocol::AuditLine& line : page.lines) {
     RETURN_IF_ERROR(CheckLine(line));
+  }
   if (page.lines.empty() && last_ != page.newest) {
     return absl::DataLossError(absl::StrCat(
         "line ", last_ + 1, " is missing, and all to ", page.newest));

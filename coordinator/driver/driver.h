@@ -24,7 +24,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -89,11 +88,8 @@ class Driver {
                       const protocol::Caller& caller = {});
 
   // As CoordinatorState::Evict() and Readmit(); OK: it is durable.
-  struct Evicted {
-    std::set<std::string> known, meant;
-  };
-  absl::StatusOr<Evicted> Evict(const std::string& who,
-                                const protocol::Caller& caller);
+  absl::StatusOr<CoordinatorState::Evicted> Evict(
+      const std::string& who, const protocol::Caller& caller);
   absl::Status Readmit(const std::string& who, const protocol::Caller& caller);
   // As CoordinatorState::Drain(); the jobs. Its line in the audit log is
   // durable by then.

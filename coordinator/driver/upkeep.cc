@@ -32,17 +32,15 @@ absl::Status Driver::Undrain(const std::string& agent,
                  caller);
 }
 
-absl::StatusOr<Driver::Evicted> Driver::Evict(const std::string& who,
-                                              const protocol::Caller& caller) {
+absl::StatusOr<CoordinatorState::Evicted> Driver::Evict(
+    const std::string& who, const protocol::Caller& caller) {
   const std::string by = caller.who.empty() ? "an operator" : caller.who;
-  Evicted done;
+  CoordinatorState::Evicted done;
   RETURN_IF_ERROR(Operate(
       [&](CoordinatorState& state,
           absl::Duration now) -> absl::StatusOr<Effects> {
-        auto evicted = state.Evict(who, by, now);
-        if (!evicted.ok()) return evicted.status();
-        done = {std::move(evicted->known), std::move(evicted->meant)};
-        return std::move(evicted->effects);
+        ASSIGN_OR_RETURN(done, state.Evict(who, by, now));
+        return std::move(done.effects);
       },
       caller));
   return done;

@@ -254,12 +254,11 @@ std::shared_ptr<const Grants> Access::grants() const {
   return grants_;
 }
 
-bool Access::SetGrants(std::shared_ptr<const Grants> grants) {
+void Access::SetGrants(std::shared_ptr<const Grants> grants) {
   base::MutexLock lock(&mu_);
-  if (grants == grants_) return false;
+  if (grants == grants_) return;
   grants_ = std::move(grants);
   ++version_;
-  return true;
 }
 
 void Access::SetRevoked(

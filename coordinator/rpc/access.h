@@ -118,8 +118,8 @@ class Access {
   void SetEvicted(std::vector<std::string> rules);
   // Differs once somebody may be denied who was not before.
   uint64_t version() const { return version_; }
-  // In force from now on; not null. False: it has been already.
-  bool SetGrants(std::shared_ptr<const Grants> grants);
+  // In force from now on; not null.
+  void SetGrants(std::shared_ptr<const Grants> grants);
   void SetRevoked(std::shared_ptr<const base::RevokedCertificates> revoked);
   // The CAs that are taken, as base::AnchorsOf(): connections of others may not
   // stay.

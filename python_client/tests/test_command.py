@@ -10,18 +10,19 @@ from pactrain import command
 
 RUN = (
     "import pathlib, sys; from pactrain import command; "
-    "command.__file__ = sys.argv.pop(1); command.main()"
+    "command.ADMIN = pathlib.Path(sys.argv.pop(1)); command.main()"
 )
 
 
 def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`pactrain ARGUMENTS` as if command.py lay in this folder."""
-    argv = [sys.executable, "-c", RUN, str(package / "command.py"), *arguments]
+    """`pactrain ARGUMENTS` as if the package lay in this folder."""
+    program = package / "_native" / command.ADMIN.name
+    argv = [sys.executable, "-c", RUN, str(program), *arguments]
     return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
 
 
 def test_arguments_and_exit_code_are_those_of_the_program(tmp_path: Path) -> None:
-    program = tmp_path / "_native" / command.PROGRAM
+    program = tmp_path / "_native" / command.ADMIN.name
     program.parent.mkdir()
     program.write_text('#!/bin/sh\necho "got $*"\nexit 7\n')
     program.chmod(0o755)

@@ -251,7 +251,7 @@ def test_the_command_that_is_printed_runs_and_is_heard_without_logging(
     tmp_path, monkeypatch, capsys, installed
 ):
     if installed:
-        (tmp_path / "pactrain").symlink_to(embedded._ADMIN)
+        (tmp_path / "pactrain").symlink_to(embedded.ADMIN)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(logging.getLogger("pactrain"), "level", logging.WARNING)
     coordinator = {"metrics": "h:1", "grpc": "127.0.0.1:1"}

@@ -16,6 +16,9 @@ from . import errors
 ABI_VERSION = 13
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
+# The package's own programs and library.
+NATIVE = Path(__file__).resolve().parent / "_native"
+ADMIN = NATIVE / "pactrain-admin"
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
@@ -242,7 +245,7 @@ def find_library() -> Path:
                 f"Set it to the path of {LIBRARY_NAME}, or unset it."
             )
         return Path(named)
-    place = Path(__file__).resolve().parent / "_native" / LIBRARY_NAME
+    place = NATIVE / LIBRARY_NAME
     if place.is_file():
         return place
     raise errors.PacTrainError(

@@ -15,10 +15,10 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from ._abi import ADMIN
 from ._library import code_levels
 
 PAYLOAD_SHARE = 0.956  # Of a link's rate: the rest is headers.
@@ -29,7 +29,6 @@ PACKED_ABOVE_MBPS = 400.0
 LOCAL_STEPS = 30
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
-_ADMIN = Path(__file__).resolve().parent / "_native" / "pactrain-admin"
 _ANSWER_SECONDS = 30
 _BLOCK = 1 << 16
 _BLOCKS = 32
@@ -158,7 +157,7 @@ def ask_rate(coordinator: str) -> float:
     named = [f"--coordinator={coordinator}"] if coordinator else []
     try:
         done = subprocess.run(
-            [_ADMIN, "links", "--json", *named],
+            [ADMIN, "links", "--json", *named],
             check=False,
             capture_output=True,
             text=True,

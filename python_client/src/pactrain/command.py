@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from . import calculator, plot
-
-PROGRAM = "pactrain-admin"
+from ._abi import ADMIN
 
 
 def main() -> NoReturn:
@@ -24,11 +22,10 @@ def main() -> NoReturn:
         sys.exit(plot.main(sys.argv[2:]))
     if sys.argv[1:2] == ["bench"]:
         sys.exit(calculator.main(sys.argv[2:]))
-    path = Path(__file__).resolve().parent / "_native" / PROGRAM
     try:
-        os.execv(path, [PROGRAM, *sys.argv[1:]])
+        os.execv(ADMIN, [ADMIN.name, *sys.argv[1:]])
     except OSError as error:
         sys.exit(
-            f"pactrain: {path} cannot be run: {error.strerror}; build it with "
+            f"pactrain: {ADMIN} cannot be run: {error.strerror}; build it with "
             "`make build`, or install the wheel again"
         )

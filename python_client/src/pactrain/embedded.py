@@ -21,6 +21,7 @@ from typing import Any
 from torch.distributed.distributed_c10d import Store
 
 from . import job_key
+from ._abi import ADMIN
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
@@ -30,8 +31,6 @@ from .saying import say
 from .warden_process import WardenProcess
 
 logger = logging.getLogger("pactrain")
-
-_ADMIN = Path(__file__).resolve().parent / "_native" / "pactrain-admin"
 
 # By launch and ranks: the agent that was started.
 _agents: dict[str, str] = {}
@@ -202,7 +201,7 @@ def _log_started(
         f"http://{daemon['metrics']}/metrics" + several * f" on {node.host_name}"
         for node, daemon in zip((nodes[0], *nodes), (coordinator, *agents), strict=True)
     ]
-    command = ["pactrain"] if shutil.which("pactrain") else [str(_ADMIN)]
+    command = ["pactrain"] if shutil.which("pactrain") else [str(ADMIN)]
     command += ["jobs", "--coordinator", coordinator["grpc"]]
     command += ["--job-key-file", str(key_file)]
     say(
