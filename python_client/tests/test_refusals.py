@@ -116,7 +116,7 @@ def test_no_agent_is_an_error_where_none_may_be_started(group, net, monkeypatch)
 
 def test_a_missing_library_is_an_error_that_lists_the_places(monkeypatch, tmp_path):
     monkeypatch.delenv("PACTRAIN_TRAINER_LIBRARY", raising=False)
-    monkeypatch.setattr(_abi, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr(_abi, "NATIVE", tmp_path)
     with pytest.raises(pactrain.PacTrainError, match="was not found; looked at"):
         _abi.find_library()
 
