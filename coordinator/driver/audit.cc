@@ -15,7 +15,7 @@ constexpr absl::Duration kTellHead = absl::Seconds(5);
 }  // namespace
 
 void Driver::WriteAudit() {
-  if (trail_.Waiting(Now()).empty()) return;
+  if (!trail_.waits()) return;
   const absl::Status written = Append({}, {});
   if (!written.ok()) Fail(written);
 }
@@ -28,7 +28,7 @@ void Driver::OnRefused(protocol::AuditEvent event) {
 absl::StatusOr<protocol::AuditPage> Driver::ReadAudit(uint64_t after) {
   absl::StatusOr<protocol::AuditPage> page;
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     if (!read_only_) WriteAudit();
     page = journal_->ReadAudit(after);
   }

@@ -249,8 +249,8 @@ void AuditTrail::Add(AuditEvent event, const Time& now) {
   waiting_.push_back(std::move(event));
 }
 
-std::vector<AuditEvent> AuditTrail::Waiting(const Time& now) const {
-  std::vector<AuditEvent> lines = waiting_;
+std::vector<AuditEvent> AuditTrail::Take(const Time& now) {
+  std::vector<AuditEvent> lines = std::exchange(waiting_, {});
   if (left_out_ > 0) {
     lines.push_back(
         {"left out", kCoordinator, "",
@@ -258,12 +258,12 @@ std::vector<AuditEvent> AuditTrail::Waiting(const Time& now) const {
          absl::StrCat("more than ", kMaxWaiting, " waited"),
          TimeText(now.wall)});
   }
+  left_out_ = 0;
   return lines;
 }
 
-void AuditTrail::WereWritten() {
-  waiting_.clear();
-  left_out_ = 0;
+void AuditTrail::PutBack(const std::vector<AuditEvent>& lines) {
+  waiting_.insert(waiting_.begin(), lines.begin(), lines.end());
 }
 
 }  // namespace pactrain::coordinator

@@ -57,10 +57,12 @@ class AuditTrail {
   // tries ever something else a few, and one that says so.
   void OnRefused(protocol::AuditEvent event, const Time& now);
 
-  // The lines that wait, with one for those that did not fit.
-  std::vector<protocol::AuditEvent> Waiting(const Time& now) const;
-  // They are durable.
-  void WereWritten();
+  // Whether lines wait.
+  bool waits() const { return !waiting_.empty() || left_out_ > 0; }
+  // The lines that wait, with one for those that did not fit. They wait no
+  // more; REQUIRES: those that could not be written are put back.
+  std::vector<protocol::AuditEvent> Take(const Time& now);
+  void PutBack(const std::vector<protocol::AuditEvent>& lines);
 
  private:
   struct Agent {

@@ -33,7 +33,11 @@ class AuditTrailTest : public ::testing::Test {
             job, ++revision_, {}, {{job, rank, attach, "detached"}}, {}},
         {}, Running(), Now());
   }
-  size_t Lines() const { return trail_.Waiting(Now()).size(); }
+  std::vector<protocol::AuditEvent> Waiting() const {
+    AuditTrail copy = trail_;
+    return copy.Take(Now());
+  }
+  size_t Lines() const { return Waiting().size(); }
 
   absl::Duration now_ = absl::Seconds(1);
   uint64_t revision_ = 0;
@@ -42,7 +46,7 @@ class AuditTrailTest : public ::testing::Test {
 
 TEST_F(AuditTrailTest, WhoAndWhenAreInEveryLine) {
   Hello();
-  const auto lines = trail_.Waiting(Now());
+  const auto lines = Waiting();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].kind, "agent connected");
   EXPECT_EQ(lines[0].caller.who, kAgent.who);
@@ -52,7 +56,7 @@ TEST_F(AuditTrailTest, WhoAndWhenAreInEveryLine) {
 
 TEST_F(AuditTrailTest, AMembersLeaveIsToldOnceAndNobodyElses) {
   Hello();
-  trail_.WereWritten();
+  trail_.Take(Now());
   Left(5, {9, 9});  // No such rank.
   Left(4, {9, 8});  // Another trainer's.
   EXPECT_EQ(Lines(), 0u);
@@ -69,7 +73,7 @@ TEST_F(AuditTrailTest, ARefusedJoinAndARefusedAgentAreToldWithTheReason) {
   trail_.OnMessage(
       1, kAgent, protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""},
       effects, {}, Now());
-  const auto lines = trail_.Waiting(Now());
+  const auto lines = Waiting();
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].kind, "agent refused");
   EXPECT_EQ(lines[0].why, "the name is taken");
@@ -99,18 +103,29 @@ TEST_F(AuditTrailTest, TheSameRefusalMakesOneLineInTenMinutes) {
 
 TEST_F(AuditTrailTest, sec_limits_WaitingLinesAreBoundedAndTheRestIsCounted) {
   for (size_t i = 0; i < AuditTrail::kMaxWaiting; ++i) Hello();
-  auto lines = trail_.Waiting(Now());
+  auto lines = Waiting();
   EXPECT_EQ(lines.size(), AuditTrail::kMaxWaiting);
   EXPECT_EQ(lines.back().kind, "agent connected");
   for (const char* left_out : {"1 line", "2 lines"}) {
     Hello();
-    lines = trail_.Waiting(Now());
+    lines = Waiting();
     EXPECT_EQ(lines.size(), AuditTrail::kMaxWaiting + 1);
     EXPECT_EQ(lines.back().kind, "left out");
     EXPECT_EQ(lines.back().what, left_out);
   }
-  trail_.WereWritten();
+  trail_.Take(Now());
   EXPECT_EQ(Lines(), 0u);
+}
+
+TEST_F(AuditTrailTest, WhatCouldNotBeWrittenComesFirst) {
+  Hello();
+  const auto lines = trail_.Take(Now());
+  EXPECT_FALSE(trail_.waits());
+  trail_.OnAction({"pin", kAgent, "job", "", "", ""}, Now());
+  trail_.PutBack(lines);
+  ASSERT_EQ(Lines(), 2u);
+  EXPECT_EQ(Waiting()[0].kind, "agent connected");
+  EXPECT_EQ(Waiting()[1].kind, "pin");
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ Driver::Driver(const Options& options, Journal* journal, Clock clock,
     : options_(options),
       journal_(journal),
       clock_(std::move(clock)),
+      audit_changed_(!journal->audit().changed.empty()),
       state_(std::move(state)),
       durable_(journal->recovered()),
       witnesses_(journal, static_cast<size_t>(options.max_agents)) {
@@ -174,7 +175,7 @@ absl::Status Driver::CheckProof(const protocol::AgentMessage& message) const {
 
 void Driver::OnMessage(StreamId stream, protocol::AgentMessage message) {
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     auto it = streams_.find(stream);
     if (it == streams_.end()) return;  // Closed; its last words.
     const absl::Duration now = clock_();
@@ -205,7 +206,7 @@ void Driver::OnMessage(StreamId stream, protocol::AgentMessage message) {
 
 void Driver::OnClosed(StreamId stream, const std::string& reason) {
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     trail_.OnStreamClosed(stream);
     if (streams_.erase(stream) == 0) return;
     Run(state_.OnStreamClosed(stream, reason, clock_()));
@@ -215,7 +216,7 @@ void Driver::OnClosed(StreamId stream, const std::string& reason) {
 
 void Driver::Tick() {
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     const absl::Duration now = clock_();
     ShutMute(now);
     if (read_only_ && now >= next_heal_) TryHeal(now);
@@ -230,7 +231,7 @@ void Driver::Tick() {
 
 void Driver::Drain() {
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     draining_ = true;
     ShutAll(ShuttingDown());
     if (!read_only_) WriteAudit();
@@ -242,7 +243,7 @@ StateSnapshot Driver::Snapshot() const {
   base::MutexLock lock(&mu_);
   StateSnapshot snapshot = state_.Snapshot(clock_());
   snapshot.audit_contradicted =
-      witnesses_.contradicting() + (journal_->audit().changed.empty() ? 0 : 1);
+      witnesses_.contradicting() + (audit_changed_ ? 1 : 0);
   return snapshot;
 }
 
@@ -274,7 +275,7 @@ void Driver::Expel(const std::string& agent,
                    const std::optional<std::string>& job,
                    const std::string& reason, const protocol::Caller& caller) {
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     trail_.OnRefused({"agent expelled", caller, job.value_or(""),
                       absl::StrCat("agent ", agent), reason, ""},
                      Now());
@@ -289,7 +290,7 @@ absl::Status Driver::Operate(
     const protocol::Caller& caller) {
   absl::Status status;
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     auto effects = change(state_, clock_());
     if (effects.ok()) {
       Run(*std::move(effects), caller);
@@ -308,12 +309,15 @@ absl::Status Driver::Operate(
 absl::Status Driver::Append(const std::vector<JournalRecord>& records,
                             const protocol::Caller& caller) {
   const AuditTrail::Time now = Now();
-  std::vector<protocol::AuditEvent> lines = trail_.Waiting(now);
+  const std::vector<protocol::AuditEvent> waiting = trail_.Take(now);
+  std::vector<protocol::AuditEvent> lines = waiting;
   for (protocol::AuditEvent& line : trail_.LinesOf(records, caller, now)) {
     lines.push_back(std::move(line));
   }
+  mu_.Unlock();
   const absl::Status written = journal_->Append(records, lines);
-  if (written.ok()) trail_.WereWritten();
+  mu_.Lock();
+  if (!written.ok()) trail_.PutBack(waiting);
   return written;
 }
 

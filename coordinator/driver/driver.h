@@ -13,6 +13,9 @@
 //     core starts anew from what is durable, read-only, and agents connect
 //     again; running generations go on. Writing is tried again every few
 //     seconds.
+//   - One thread at a time changes anything: it has the turn, and keeps it
+//     while it waits for the disk. Who only reads, or notes a refusal, does not
+//     wait for that. A reader may so see what is about to be durable.
 //
 // Thread-safe. Never calls a Stream, listener or log while holding its mutex.
 #ifndef PACTRAIN_COORDINATOR_DRIVER_DRIVER_H_
@@ -134,6 +137,18 @@ class Driver {
         what;
   };
 
+  // The turn, and the mutex.
+  class ABSL_SCOPED_LOCKABLE Turn {
+   public:
+    explicit Turn(Driver& driver)
+        ABSL_EXCLUSIVE_LOCK_FUNCTION(driver.turn_, driver.mu_)
+        : turn_(&driver.turn_), lock_(&driver.mu_) {}
+    ~Turn() ABSL_UNLOCK_FUNCTION() {}
+
+   private:
+    base::MutexLock turn_, lock_;
+  };
+
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
@@ -145,23 +160,23 @@ class Driver {
   // OK: the line is durable.
   absl::Status Record(protocol::AuditEvent event);
   void Run(Effects effects, const protocol::Caller& caller = {})
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // With the lines of the audit log that wait.
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
+  // With the lines of the audit log that wait. The mutex is free meanwhile.
   absl::Status Append(const std::vector<JournalRecord>& records,
                       const protocol::Caller& caller)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
+  void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   // What the message says of the audit log.
   void HearWitness(OpenStream& stream, const protocol::AgentMessage& message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   void WarnOfAudit(const Witnesses::Trouble& trouble,
                    const protocol::Caller& caller)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells agents where the log ends, which decisions alone would not.
-  void TellHead(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellHead(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   AuditTrail::Time Now() const { return {clock_(), absl::Now()}; }
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TryHeal(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TryHeal(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   void Shut(StreamId stream, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutMute(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -171,7 +186,7 @@ class Driver {
   absl::Status CheckProof(const protocol::AgentMessage& message) const;
   // Adds what the shell knows; nothing to an empty one.
   void Prove(protocol::HistoryMark& mark) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   // Counts a message; whether that is one too many for the stream to go on, or
   // of its reports.
   bool TooMany(OpenStream& stream, absl::Duration now) const;
@@ -188,6 +203,9 @@ class Driver {
   std::function<void()> tick_listener_;
   std::thread timer_;
 
+  const bool audit_changed_;  // Found when the journal was opened.
+
+  base::Mutex turn_;  // Taken before mu_.
   mutable base::Mutex mu_;
   base::CondVar stopping_cv_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,6 +1,7 @@
 #include "coordinator/driver/driver.h"
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ class FakeJournal : public Journal {
   absl::Status Append(const std::vector<JournalRecord>& records,
                       const std::vector<protocol::AuditEvent>& audit) override {
     ++appends;
+    if (on_append) on_append();
     if (full) return absl::ResourceExhaustedError("disk full");
     for (const JournalRecord& record : records) kept.Apply(record);
     if (!records.empty()) identity_.history.Wrote();
@@ -71,6 +73,7 @@ class FakeJournal : public Journal {
   void ForgetHistory() { identity_.history = History({}, {9, 9}); }
 
   bool full = false, backup_fails = false;
+  std::function<void()> on_append;  // While the disk is waited for.
   base::Secret secret = SecretOf(1);
   int appends = 0;
   Recovered kept;
@@ -541,6 +544,27 @@ TEST_F(DriverTest, BadOptionsAreRefused) {
   EXPECT_THAT(
       Driver::Create(options, &journal_),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("epoch_steps")));
+}
+
+TEST_F(DriverTest, WhoOnlyReadsDoesNotWaitForTheDisk) {
+  size_t agents = 0;
+  journal_.on_append = [&] {
+    std::thread reader([&] {
+      agents = driver_->Snapshot().agents.size();
+      driver_->Participants();
+      driver_->EvictedRules();
+      driver_->AuditWitnesses();
+      driver_->OnRefused({"call refused", {"x", ""}, "", "pin", "", ""});
+    });
+    reader.join();
+  };
+  Connect();
+  driver_->Tick();
+  EXPECT_EQ(agents, 1u);
+  EXPECT_EQ(Count(journal_.lines, "call refused"), 0);
+  journal_.on_append = nullptr;
+  driver_->Tick();
+  EXPECT_EQ(Count(journal_.lines, "call refused"), 1);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ absl::StatusOr<std::string> Driver::Backup(const std::string& name,
 absl::Status Driver::Record(protocol::AuditEvent event) {
   absl::Status written;
   {
-    base::MutexLock lock(&mu_);
+    Turn turn(*this);
     if (read_only_) {
       return absl::UnavailableError(
           "the coordinator's journal cannot be written; see its log");
