@@ -112,6 +112,10 @@ TEST_F(AdminTest, EvictsAndReadmits) {
   EXPECT_THAT(driver_->EvictedRules(),
               ::testing::ElementsAre("agent/node-1",
                                      "job/vision/agent/node-1..vision"));
+  outcome = Admin({"evict", "job/vision/*"});
+  EXPECT_THAT(outcome.out, HasSubstr("a new key of the job is refused"));
+  EXPECT_THAT(outcome.out, HasSubstr("readmit 'job/vision/*'"));
+  EXPECT_EQ(Admin({"readmit", "job/vision/*"}).exit_code, 0);
   outcome = Admin({"evict", "every*body"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("'every*body' means nobody"));

@@ -51,8 +51,15 @@ std::string DrainedText(const std::string& agent,
 }
 
 std::string EvictedText(const std::string& who, const v1::EvictResponse& done) {
-  const std::string back =
-      absl::StrCat("; to take it back: pactrain-admin readmit ", who, "\n");
+  // What people do after it, and what would help them better.
+  const bool all_of_job =
+      absl::StartsWith(who, "job/") && absl::EndsWith(who, "/*");
+  const std::string back = absl::StrCat(
+      all_of_job ? "; a new key of the job is refused by that, too: to put out "
+                   "one key alone: pactrain-admin evict key/ID, as pactrain-"
+                   "admin audit shows it"
+                 : "",
+      "; to take it back: pactrain-admin readmit '", who, "'\n");
   if (!done.meant().empty()) {
     return absl::StrCat("evicted ", who, ", who is ",
                         absl::StrJoin(done.meant(), ", "),
