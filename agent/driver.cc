@@ -173,6 +173,7 @@ MetricsSnapshot Driver::Snapshot() const {
                               traffic.bbr_connections, traffic.busy});
   }
   snapshot.refused = transport_->refused();
+  snapshot.socket_refused = local_->refused();
   snapshot.certificates = transport_->certificates();
   snapshot.full_reserve_bytes = memory_.full_reserve();
   if (const auto available = memory_.available()) {

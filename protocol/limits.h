@@ -46,6 +46,11 @@ inline constexpr int kMaxPeerHandshakes = 64;
 // Of an agent's socket for trainers: those of a job of kMaxRanks, and some that
 // only ask.
 inline constexpr int kMaxLocalConnections = 1100;
+// Of these, trainers of one user who is neither root nor the agent's own: two
+// such users leave places for others.
+inline constexpr int kMaxLocalConnectionsOfAnotherUser = 512;
+// Of an agent's socket, beside those, until who was refused has read why.
+inline constexpr int kMaxLocalRefused = 64;
 inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
 inline constexpr int kMaxConcurrentStreams = 4;  // Of one connection.
 inline constexpr size_t kMaxMetadata = 8 << 10;  // Bytes, of one call.

@@ -14,6 +14,7 @@
 #include "agent/core/group_state.h"
 #include "agent/core/outbox.h"
 #include "agent/core/trainers.h"
+#include "base/repeat_filter.h"
 #include "protocol/local_trainers.h"
 
 namespace pactrain::agent {
@@ -109,6 +110,7 @@ class AgentState::Impl {
   const Options options_;
   Outbox outbox_;
   Trainers trainers_;
+  base::RepeatFilter refusals_;  // That were logged.
   std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
   std::deque<Ended> ended_;
   // Who lingers: as many at the most as the shell has connections.

@@ -162,7 +162,9 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
         absl::FailedPreconditionError("no memory was made for the trainer");
   }
   if (!status.ok()) {
-    outbox_.Warn(absl::StrCat("refused a trainer: ", status.message()));
+    if (refusals_.IsNews(std::string(status.message()), now)) {
+      outbox_.Warn(absl::StrCat("refused a trainer: ", status.message()));
+    }
     outbox_.ToTrainer(
         event.trainer,
         MakeFailed(

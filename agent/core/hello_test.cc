@@ -58,6 +58,25 @@ TEST(Hello, EachRefusalHasItsCodeAndSaysWhy) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
 }
 
+TEST(Hello, sec_TheSameRefusalIsLoggedOnceAMinute) {
+  const auto state = *AgentState::Create(OptionsOf("x", "a"));
+  wire::Hello hello = MakeHello(0);
+  hello.version = wire::kVersion + 1;
+  int lines = 0, told = 0;
+  const auto attach = [&](absl::Duration now) {
+    for (const Effect& effect :
+         state->Handle(TrainerHello{1, hello, {}, {}}, now)) {
+      lines += std::holds_alternative<LogLine>(effect);
+      told += std::holds_alternative<SendTrainer>(effect);
+    }
+  };
+  for (int i = 0; i < 100; ++i) attach(absl::Seconds(1));
+  EXPECT_EQ(lines, 1);
+  EXPECT_EQ(told, 100);
+  attach(absl::Seconds(61));
+  EXPECT_EQ(lines, 2);
+}
+
 TEST(Hello, sec_limits_RanksModelsElementsAndSteps) {
   const auto state = *AgentState::Create(OptionsOf("x", "a"));
   const auto expect_limit = [&](void (*set)(wire::Hello&, int above),

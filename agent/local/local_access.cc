@@ -60,8 +60,10 @@ absl::StatusOr<Peer> PeerOf(int socket) {
   return peer;
 }
 
+bool IsOwnUser(uid_t user) { return user == 0 || user == geteuid(); }
+
 absl::Status LocalAccess::Check(const Peer& peer) const {
-  if (peer.user == 0 || peer.user == geteuid()) return absl::OkStatus();
+  if (IsOwnUser(peer.user)) return absl::OkStatus();
   const auto refuse = [&](absl::string_view what, absl::string_view advice) {
     return absl::PermissionDeniedError(
         absl::StrCat("user ", peer.user, " may not use the agent of user ",

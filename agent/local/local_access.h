@@ -25,6 +25,9 @@ struct Peer {
 // Unavailable: the system does not tell. Then it is nobody who may do anything.
 absl::StatusOr<Peer> PeerOf(int socket);
 
+// Root or the agent's own, who always may.
+bool IsOwnUser(uid_t user);
+
 struct LocalAccess {
   // Its members may use the socket; none: nobody more may.
   std::optional<gid_t> group;

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 
@@ -20,6 +22,8 @@ using asio::posix::stream_descriptor;
 
 // When the process is out of descriptors.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// Before it is again the turn of those who are in.
+constexpr int kAcceptsAtOnce = 32;
 
 std::string FailedPacket(wire::Code code, const std::string& text) {
   wire::Failed failed = {};
@@ -29,6 +33,17 @@ std::string FailedPacket(wire::Code code, const std::string& text) {
   failed.final = 1;
   text.copy(failed.text, sizeof(failed.text) - 1);
   return PacketOf(failed);
+}
+
+// Whose sources are users: only the sum is bounded there.
+base::ConnectionPlaces::Limits AtMost(int places) {
+  return {
+      .open = {.total = places, .per_source = places, .from_loopback = places},
+      .strangers = places};
+}
+
+std::string FirstLine(const std::string& text) {
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -51,7 +66,9 @@ LocalServer::LocalServer(asio::io_context& io, const Options& options,
       events_(events),
       // Its own descriptor: asio and the file each close theirs.
       acceptor_(io, fcntl(file_.fd(), F_DUPFD_CLOEXEC, 0)),
-      accept_timer_(io) {}
+      accept_timer_(io),
+      places_(AtMost(options.max_connections)),
+      refused_places_(AtMost(protocol::kMaxLocalRefused)) {}
 
 LocalServer::~LocalServer() {
   StopListening();
@@ -96,7 +113,7 @@ void LocalServer::WaitAccept() {
 }
 
 void LocalServer::AcceptAll() {
-  while (true) {
+  for (int accepted = 0; accepted < kAcceptsAtOnce; ++accepted) {
     Fd socket(accept4(acceptor_.native_handle(), nullptr, nullptr,
                       SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
@@ -111,12 +128,16 @@ void LocalServer::AcceptAll() {
       if (!error) AcceptAll();
     });
   }
+  WaitAccept();
 }
 
 void LocalServer::Admit(Fd socket) {
   const absl::StatusOr<Peer> peer = PeerOf(socket.get());
   const uint64_t id = next_id_++;
   Entry& entry = links_[id];
+  entry.user =
+      peer.ok() ? absl::StrCat("user ", peer->user) : "a user who is not known";
+  entry.another_user = !peer.ok() || !IsOwnUser(peer->user);
   entry.link = std::make_shared<TrainerLink>(
       io_, id, std::move(socket), peer.ok() ? peer->process : 0, options_.link,
       static_cast<TrainerLinkOwner*>(this));
@@ -124,17 +145,14 @@ void LocalServer::Admit(Fd socket) {
   const absl::Status may =
       peer.ok() ? options_.access.Check(*peer) : peer.status();
   if (!may.ok()) {
-    LOG_WARN("trainer connection {} refused: {}", id,
-             std::string(may.message().substr(0, may.message().find('\n'))));
-    return Refuse(*entry.link, wire::Code::kRefused,
-                  std::string(may.message()));
+    return Refuse(entry, wire::Code::kRefused, std::string(may.message()));
   }
-  if (links_.size() > options_.max_connections) {
-    return Refuse(
-        *entry.link, wire::Code::kRefused,
-        absl::StrCat("this agent has ", links_.size() - 1,
-                     " connections and allows ", options_.max_connections,
-                     ".\nStop trainers that are no longer needed."));
+  if (!TakePlace(entry, places_)) {
+    return Refuse(entry, wire::Code::kRefused,
+                  absl::StrCat("this agent has trainers on all ",
+                               options_.max_connections,
+                               " connections that it allows.\nStop trainers "
+                               "that are no longer needed."));
   }
   entry.handshake_timer = std::make_unique<asio::steady_timer>(io_);
   entry.handshake_timer->expires_after(
@@ -145,10 +163,59 @@ void LocalServer::Admit(Fd socket) {
       });
 }
 
-void LocalServer::Refuse(TrainerLink& link, wire::Code code,
+bool LocalServer::TakePlace(Entry& entry, base::ConnectionPlaces& places) {
+  base::Refusal limit;
+  const auto admission = places.Admit(entry.user, &limit);
+  if (!admission.ok()) return false;
+  if (admission->gave_way) OnGaveWay(places, *admission->gave_way);
+  entry.places = &places;
+  entry.place = admission->place;
+  return true;
+}
+
+void LocalServer::OnGaveWay(const base::ConnectionPlaces& places,
+                            const base::ConnectionPlaces::GaveWay& gave_way) {
+  const auto it =
+      std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
+        return link.second.places == &places &&
+               link.second.place == gave_way.place;
+      });
+  PT_CHECK(it != links_.end());
+  const std::shared_ptr<TrainerLink> link = it->second.link;
+  if (&places == &places_) {
+    const std::string text = absl::StrCat(
+        "all ", options_.max_connections,
+        " connections that this agent allows are open, and of those that have "
+        "said nothing yet most are of ",
+        gave_way.source,
+        ": the oldest gave way.\nStop what connects and says nothing.");
+    CountAndLog(it->second, text);
+    link->Send(FailedPacket(wire::Code::kRefused, text));
+  }
+  link->Drop();
+}
+
+void LocalServer::Refuse(Entry& entry, wire::Code code,
                          const std::string& text) {
-  link.Send(FailedPacket(code, text));
-  link.Close();
+  CountAndLog(entry, text);
+  if (entry.places == nullptr) TakePlace(entry, refused_places_);
+  entry.link->Send(FailedPacket(code, text));
+  entry.link->Close();
+}
+
+void LocalServer::CountAndLog(const Entry& entry, const std::string& text) {
+  ++refused_;
+  const std::string why = FirstLine(text);
+  if (!told_.IsNews(why, base::MonotonicNow(), entry.user)) return;
+  LOG_WARN("connection of {} (process {}) refused: {}", entry.user,
+           entry.link->process(), why);
+}
+
+int LocalServer::TrainersOf(const std::string& user) const {
+  return static_cast<int>(
+      std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
+        return link.second.introduced && link.second.user == user;
+      }));
 }
 
 void LocalServer::OnPacket(TrainerLink& link,
@@ -170,7 +237,17 @@ void LocalServer::OnPacket(TrainerLink& link,
     return link.Close();
   }
   if (hello != nullptr) {
+    constexpr int kMost = protocol::kMaxLocalConnectionsOfAnotherUser;
+    if (entry.another_user && TrainersOf(entry.user) >= kMost) {
+      return Refuse(entry, wire::Code::kRefused,
+                    absl::StrCat(entry.user, " has trainers on ", kMost,
+                                 " connections of this agent, as many as a "
+                                 "user other than its own may.\nStop trainers "
+                                 "that are no longer needed, or run an agent "
+                                 "as this user."));
+    }
     entry.introduced = true;
+    entry.places->Prove(entry.place);
     entry.handshake_timer->cancel();
     return events_->OnHello(link.id(), *hello);
   }
@@ -186,13 +263,14 @@ void LocalServer::OnPacket(TrainerLink& link,
 }
 
 void LocalServer::OnBadPacket(TrainerLink& link, const std::string& what) {
-  const bool introduced = links_.at(link.id()).introduced;
+  Entry& entry = links_.at(link.id());
   const uint64_t id = link.id();
-  LOG_WARN("trainer connection {}: {}", id, what);
-  Refuse(link, wire::Code::kInvalidArgument,
+  Refuse(entry, wire::Code::kInvalidArgument,
          absl::StrCat("the agent did not understand its trainer: ", what,
                       ".\nUse the same release of library and agent."));
-  if (introduced) events_->OnTrainerGone(id, absl::StrCat("failed: ", what));
+  if (entry.introduced) {
+    events_->OnTrainerGone(id, absl::StrCat("failed: ", what));
+  }
 }
 
 void LocalServer::OnGone(TrainerLink& link, const std::string& reason) {
@@ -201,6 +279,10 @@ void LocalServer::OnGone(TrainerLink& link, const std::string& reason) {
   }
 }
 
-void LocalServer::OnClosed(TrainerLink& link) { links_.erase(link.id()); }
+void LocalServer::OnClosed(TrainerLink& link) {
+  const auto it = links_.find(link.id());
+  it->second.places->Release(it->second.place);
+  links_.erase(it);
+}
 
 }  // namespace pactrain::agent

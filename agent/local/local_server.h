@@ -4,6 +4,10 @@
 // Only whom LocalAccess names is let in. A trainer whose
 // packets are malformed is told so and is gone; nobody else notices.
 //
+// Who has said no Hello yet keeps nobody out: where no place is left, the
+// oldest such connection of the user who has most of them gives way
+// (ConnectionPlaces). Who was refused has no place among the others.
+//
 // Not thread-safe: everything runs on the io_context's one thread; destroyed
 // there after the io_context has stopped running.
 #ifndef PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
@@ -22,6 +26,8 @@
 #include "agent/local/packet.h"
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
+#include "base/connection_places.h"
+#include "base/repeat_filter.h"
 #include "protocol/limits.h"
 #include "trainer/wire.h"
 
@@ -54,7 +60,7 @@ class LocalServer : private TrainerLinkOwner {
     // Until the Hello.
     absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;
-    size_t max_connections = protocol::kMaxLocalConnections;
+    int max_connections = protocol::kMaxLocalConnections;
   };
 
   // Errors: as SocketFile::Listen().
@@ -77,10 +83,16 @@ class LocalServer : private TrainerLinkOwner {
   void StopListening();
   // Connections, those in their handshake or being closed included.
   size_t open_count() const { return links_.size(); }
+  // Connections that were refused, or gave way, so far.
+  uint64_t refused() const { return refused_; }
 
  private:
   struct Entry {
     std::shared_ptr<TrainerLink> link;
+    std::string user;           // "user 1001".
+    bool another_user = false;  // Neither root nor the agent's own.
+    base::ConnectionPlaces* places = nullptr;  // Where it has its place.
+    base::ConnectionPlaces::Place place = 0;
     bool introduced = false;  // Its Hello has been passed on.
     std::unique_ptr<asio::steady_timer> handshake_timer;
   };
@@ -90,8 +102,15 @@ class LocalServer : private TrainerLinkOwner {
   void WaitAccept();
   void AcceptAll();
   void Admit(Fd socket);
+  // False: there is none, and nobody who could give way.
+  bool TakePlace(Entry& entry, base::ConnectionPlaces& places);
+  void OnGaveWay(const base::ConnectionPlaces& places,
+                 const base::ConnectionPlaces::GaveWay& gave_way);
   // Tells the trainer and closes its link.
-  void Refuse(TrainerLink& link, wire::Code code, const std::string& text);
+  void Refuse(Entry& entry, wire::Code code, const std::string& text);
+  // Once in a while: who is refused may come back at once.
+  void CountAndLog(const Entry& entry, const std::string& text);
+  int TrainersOf(const std::string& user) const;
 
   // TrainerLinkOwner:
   void OnPacket(TrainerLink& link, absl::Span<const uint8_t> packet) override;
@@ -107,6 +126,10 @@ class LocalServer : private TrainerLinkOwner {
   asio::posix::stream_descriptor acceptor_;
   asio::steady_timer accept_timer_;
   uint64_t next_id_ = 1;
+  base::ConnectionPlaces places_;
+  base::ConnectionPlaces refused_places_;  // While they read why.
+  uint64_t refused_ = 0;
+  base::RepeatFilter told_;
   std::map<uint64_t, Entry> links_;
 };
 

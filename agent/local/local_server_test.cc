@@ -231,7 +231,7 @@ TEST_F(LocalServerTest, sec_limits_LocalConnections) {
   for (size_t i = 0; i < kLimit; ++i) attached.push_back(Attach());
   RawTrainer last = Connect();
   EXPECT_THAT(ExpectFailed(last).text,
-              HasSubstr(absl::StrCat("allows ", kLimit)));
+              HasSubstr(absl::StrCat("trainers on all ", kLimit)));
   attached.pop_back();
   EXPECT_TRUE(RunUntil([&] { return server_->open_count() == kLimit - 1; }));
   Attach();  // The end of one makes room.

@@ -9,15 +9,23 @@
 #include <cstdio>
 
 #include "agent/local/fd.h"
+#include "base/log.h"
 
 namespace pactrain::agent {
 
 std::string ReadOwnFile(const std::string& path, size_t most) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // Not blocked by a FIFO that somebody has put there.
+  const Fd file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid() && errno == ENOENT) return "";
   struct stat info = {};
   if (!file.valid() || fstat(file.get(), &info) != 0 ||
       !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
       (info.st_mode & 022) != 0) {
+    LOG_WARN(
+        "{} is not used: it is no plain file that user {} owns and nobody "
+        "else may write; remove it",
+        path, geteuid());
     return "";
   }
   std::string text;

@@ -1,7 +1,6 @@
 // Who may use an agent's socket, and what tells that a trainer is gone: the
 // process itself, not its number or whoever holds its end of the socket.
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -14,15 +13,15 @@
 #include <sys/wait.h>
 
 #include <cstddef>
-#include <filesystem>
 #include <iterator>
 #include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/local/own_file.h"
 #include "agent/local/test_local_server.h"
 #include "base/check.h"
+#include "base/log_capture.h"
 
 namespace pactrain::agent {
 namespace {
@@ -125,94 +124,33 @@ TEST_F(UdsTest, sec_uds_who_is_not_told_is_refused) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// What a process of this user and these groups is told; empty: it was let in.
-class SocketGroupTest : public LocalServerFixture {
- protected:
-  static constexpr gid_t kGroup = 64999;
-  static constexpr uid_t kAlice = 64001, kBob = 64002;
-
-  void Restart(const LocalAccess& access) {
-    server_.reset();
-    std::filesystem::remove_all(absl::StrCat(directory_, "/run"));
-    ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
-    options_.access = access;
-    ASSERT_OK_AND_ASSIGN(server_, LocalServer::Start(io_, options_, &events_));
-  }
-
-  std::string ToldTo(uid_t user, const std::vector<gid_t>& groups) {
-    int answer[2];
-    PT_CHECK(pipe2(answer, O_NONBLOCK) == 0);
-    const size_t before = events_.hellos.size();
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(30);
-      if (setgroups(groups.size(), groups.data()) != 0 || setgid(65534) != 0 ||
-          setuid(user) != 0) {
-        _exit(9);
-      }
-      RawTrainer raw(options_.socket_path);
-      std::string text = "cannot connect";
-      if (raw.connected()) {
-        raw.SendBytes(PacketOf(MakeHello()));
-        wire::Failed failed = {};
-        while (raw.Receive(&failed, sizeof failed) < 0) poll(nullptr, 0, 10);
-        text = failed.text;
-      }
-      [[maybe_unused]] const ssize_t n =
-          write(answer[1], text.data(), text.size());
-      _exit(0);
-    }
-    char text[1024] = {};
-    EXPECT_TRUE(RunUntil([&] {
-      return read(answer[0], text, sizeof text - 1) > 0 ||
-             events_.hellos.size() > before;
-    }));
-    kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-    close(answer[0]);
-    close(answer[1]);
-    return text;
-  }
-};
-
-TEST_F(SocketGroupTest, SecItsMembersAndNobodyElseMayUseTheSocket) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to be somebody else";
-  LocalAccess access;
-  access.group = kGroup;
-  Restart(access);
-  EXPECT_EQ(ToldTo(kAlice, {kGroup}), "");
-  EXPECT_EQ(ToldTo(kAlice, {}), "cannot connect");
-  access.users = {kAlice};
-  Restart(access);
-  EXPECT_EQ(ToldTo(kAlice, {kGroup}), "");
-  EXPECT_THAT(ToldTo(kBob, {kGroup}),
-              HasSubstr("its --socket-users do not name it"));
-  // Also where modes were changed by hand.
-  ASSERT_EQ(chmod(absl::StrCat(directory_, "/run").c_str(), 0755), 0);
-  ASSERT_EQ(chmod(options_.socket_path.c_str(), 0666), 0);
-  EXPECT_THAT(ToldTo(kAlice, {}), HasSubstr("it is not of group 64999"));
-}
-
-TEST_F(SocketGroupTest, AFolderThatTheGroupCannotEnterIsRefusedInWords) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to give it away";
-  server_.reset();
-  const std::string run = absl::StrCat(directory_, "/run");
-  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
-  ASSERT_EQ(chmod(run.c_str(), 0700), 0);
-  options_.access.group = kGroup;
-  EXPECT_THAT(
-      LocalServer::Start(io_, options_, &events_),
-      base::StatusIs(absl::StatusCode::kFailedPrecondition,
-                     HasSubstr(absl::StrCat("cannot enter ", run,
-                                            "; run: chgrp 64999 ", run))));
-}
-
 TEST_F(UdsTest, SecAFolderAboveThatOthersMayWriteIsRefused) {
   server_.reset();
   ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
   EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
               base::StatusIs(absl::StatusCode::kFailedPrecondition,
                              HasSubstr("others may write in " + directory_)));
+}
+
+// In a shared folder others can make what an agent reads when it starts.
+TEST_F(UdsTest, sec_WhatIsNoFileOfOursIsNeitherReadNorWaitedFor) {
+  const std::string fifo = absl::StrCat(directory_, "/run/agent.sock.audit");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    base::LogCapture log;
+    const bool empty = ReadOwnFile(fifo, 1000).empty();
+    _exit(empty && log.Has(fifo + " is not used") ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "it waits for somebody who writes";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(unlink(fifo.c_str()), 0);
+  base::LogCapture log;
+  EXPECT_EQ(ReadOwnFile(fifo, 1000), "");
+  EXPECT_EQ(log.text(), "");  // That none is there is as usual.
 }
 
 // A trainer that has sent its Hello, and a child of it that holds its socket

@@ -95,6 +95,10 @@ void AddRefused(const MetricsSnapshot& now, Page& page) {
     page.Add({std::string(base::RefusalName(refusal))},
              now.refused.of(refusal));
   }
+  page.Start("socket_refused_total", MetricType::Counter,
+             "Connections to the trainers' socket that were refused, or gave "
+             "way.");
+  page.Add({}, now.socket_refused);
 }
 
 // Each family of the groups: its value for one group.

@@ -38,8 +38,9 @@ struct MetricsSnapshot {
   std::string site;
   bool coordinator_connected = false;
   bool insecure_network = false;
-  std::vector<Peer> peers;                             // By site.
-  base::RefusalCounts refused;                         // Of data connections.
+  std::vector<Peer> peers;      // By site.
+  base::RefusalCounts refused;  // Of data connections.
+  uint64_t socket_refused = 0;  // Connections to the trainers' socket.
   std::optional<base::CertificateLives> certificates;  // None: plain text.
   uint64_t full_reserve_bytes = 0;
   std::optional<uint64_t> available_memory_bytes;  // Nothing: not known.
