@@ -43,12 +43,11 @@ inline constexpr int kMaxLanes = 8;  // Connections of a pair of agents.
 inline constexpr int kMaxConnectionsFromLoopback = 256;
 // Of an agent's, those whose sender is not known yet.
 inline constexpr int kMaxPeerHandshakes = 64;
-// Of an agent's socket for trainers: those of a job of kMaxRanks, and some that
-// only ask.
-inline constexpr int kMaxLocalConnections = 1100;
-// Of these, trainers of one user who is neither root nor the agent's own: two
-// such users leave places for others.
-inline constexpr int kMaxLocalConnectionsOfAnotherUser = 512;
+// Of an agent's socket for trainers, and of these, trainers of one user who is
+// neither root nor the agent's own: all models of 64 trainers, and some that
+// only ask. More than as many are left for others then.
+inline constexpr int kMaxLocalConnections = 2300;
+inline constexpr int kMaxLocalConnectionsOfAnotherUser = 1100;
 // Of an agent's socket, beside those, until who was refused has read why.
 inline constexpr int kMaxLocalRefused = 64;
 inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.
