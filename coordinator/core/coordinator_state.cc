@@ -317,6 +317,7 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
         "' is not known or has not started yet; pactrain-admin jobs lists "
         "them; a job can be pinned once it has started"));
   }
+  if (pin && !group->pinned()) RETURN_IF_ERROR(CheckPinned());
   RETURN_IF_ERROR(CheckWritable());
   Effects effects;
   Group::Context c = MakeContext(now, effects);

@@ -26,7 +26,8 @@
 //     it: from then on nothing is formed or decided, and all agents are refused
 //     in words.
 //   - Groups do not influence each other, but for places: a new one may take
-//     that of one that ended long ago, or of a job that was never formed.
+//     that of one that has ended, of the agent that holds most such, or of a
+//     job that was never formed.
 //
 // Pure: no I/O, clock, threads or logging. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_COORDINATOR_STATE_H_
@@ -89,9 +90,10 @@ class CoordinatorState {
   void SetReadOnly(bool read_only) { read_only_ = read_only; }
 
   // Nothing: the policy decides again.
-  //   NotFound:         no such group, or it never had a generation.
-  //   InvalidArgument:  CheckPin() of it.
-  //   Unavailable:      the journal cannot be written.
+  //   NotFound:          no such group, or it never had a generation.
+  //   InvalidArgument:   CheckPin() of it.
+  //   ResourceExhausted: there are kMaxPinned.
+  //   Unavailable:       the journal cannot be written.
   absl::StatusOr<Effects> SetPin(const protocol::GroupId& group,
                                  const std::optional<Pin>& pin,
                                  absl::Duration now);
@@ -146,6 +148,12 @@ class CoordinatorState {
   // Live jobs that are one agent's alone, so that no single one fills up a
   // coordinator.
   static constexpr int kMaxJobsOfAgent = protocol::kMaxJobs / 2;
+  // Groups that are idle. Those that are not have places of their own: of each
+  // live job as many as it may have models.
+  static constexpr size_t kMaxRemembered =
+      static_cast<size_t>(protocol::kMaxJobs) * protocol::kMaxModels;
+  // Of all groups: these never give way, so that the others have a place.
+  static constexpr size_t kMaxPinned = kMaxRemembered / 2;
   // For which trainers of a job may wait that was never formed: the longest
   // that PACTRAIN_ATTACH_TIMEOUT lets them.
   static constexpr absl::Duration kMaxWait = absl::Hours(24);
@@ -174,9 +182,11 @@ class CoordinatorState {
                        Group::Context& c);
   // Null: no such group.
   Group* FindGroup(const protocol::GroupId& id);
-  // Lets a new group in of a trainer at `agent`; may forget one that ended long
-  // ago, or turn a job away (MakeRoomForJob()).
-  // ResourceExhausted: too many live jobs. Unavailable: read-only.
+  // Lets a new group in of a trainer at `agent`; may forget one that has ended,
+  // or turn a job away (MakeRoomForJob()). Of kMaxRemembered the oldest gives
+  // way of the agent that holds most, and none that is pinned.
+  // ResourceExhausted: too many live jobs, or all that ended are pinned.
+  // Unavailable: read-only.
   absl::Status MakeRoom(const protocol::GroupId& id, const std::string& agent,
                         Group::Context& c);
   // The same for one more live job. Where all places are taken the agent gives
@@ -186,6 +196,8 @@ class CoordinatorState {
   // Of a job none of whose models was ever formed: nobody gets in.
   void TurnAway(const std::string& job, const std::string& reason,
                 Group::Context& c);
+  // ResourceExhausted: there are kMaxPinned.
+  absl::Status CheckPinned() const;
   void ExpelFrom(const std::string& agent,
                  const std::optional<std::string>& job,
                  const std::string& reason, Group::Context& c);

@@ -48,6 +48,7 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       votes_(recovered.generation.world_size),
       decisions_(recovered),
       in_force_unknown_(true) {
+  NoteOwners();
   testimony_.Begin(recovered.generation);
   if (!recovered.detached_ranks.empty()) detached_at_ = now;
   // Whoever had the state when it began has been in the one before.

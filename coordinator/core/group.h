@@ -114,9 +114,17 @@ class Group {
   // None of those that wait gets in.
   void TurnAway(const std::string& reason, Context& c);
   absl::Duration ended_at() const { return ended_at_; }
+  // Whose place it takes once it has ended: the agents of its newest
+  // generation, as OwnerText() tells them. By hash, as a new group has them all
+  // counted. Empty: it was never formed.
+  const std::vector<size_t>& owners() const { return owners_; }
+  std::string OwnerText(size_t owner) const;  // REQUIRES: is one.
+  bool pinned() const { return pin_.has_value(); }
   GroupSnapshot Snapshot(const Context& c) const;
 
  private:
+  // job_places.cc: of a new generation.
+  void NoteOwners();
   bool running() const { return generation_.has_value() && !ended_; }
   // Its ranks come and go.
   bool elastic() const {
@@ -294,6 +302,7 @@ class Group {
   std::map<std::string, uint64_t> revisions_;
 
   std::optional<protocol::Generation> generation_;  // The newest.
+  std::vector<size_t> owners_;                      // Of that.
   bool ended_ = false;
   std::string end_reason_;
   absl::Duration ended_at_;

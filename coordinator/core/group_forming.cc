@@ -194,6 +194,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   for (const Member& member : generation.members)
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
+  NoteOwners();
   testimony_.Begin(*generation_);
   first_words_.clear();
   if (!PT_WEAKENED(GenerationNotJournaled)) {

@@ -1,19 +1,24 @@
 // Which jobs have a place at the coordinator, and whose gives way.
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/core/coordinator_state.h"
+#include "protocol/identity.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
-
-constexpr size_t kMaxGroups =
-    static_cast<size_t>(protocol::kMaxJobs) * protocol::kMaxModels;
 
 // A job that has a place.
 struct LiveJob {
@@ -27,6 +32,30 @@ struct Share {
   int jobs = 0;
   int waiting = 0;     // That have never been formed;
   std::string newest;  // which of these came last.
+};
+
+// With whom the agent is counted: alone, or with all names that the key of one
+// job makes, as it makes any number.
+std::string OwnerOf(const std::string& agent) {
+  const std::string job = protocol::AgentCalled(agent).job;
+  return job.empty() ? agent : absl::StrCat("*..", job);
+}
+
+// An idle group that may give way.
+struct Giver {
+  // Of its owners the one that has fewest, so that a shared job is as safe as
+  // the safest. Without any it was never formed, and is nobody's loss.
+  size_t held = std::numeric_limits<size_t>::max();
+  size_t owner = 0;
+  bool is_own = false;  // The newcomer's.
+  absl::Duration ended_at;
+
+  // Who holds most gives way; of as many the newcomer, which else would take
+  // another's part; of one's own the oldest.
+  bool GivesWayAfter(const Giver& other) const {
+    return std::tuple(held, is_own, other.ended_at) <
+           std::tuple(other.held, other.is_own, ended_at);
+  }
 };
 
 std::map<std::string, LiveJob> LiveJobs(
@@ -51,6 +80,22 @@ std::set<std::string> Group::AgentNames() const {
   for (const protocol::Member& member : generation_->members)
     names.insert(member.agent);
   return names;
+}
+
+void Group::NoteOwners() {
+  std::set<size_t> owners;
+  for (const protocol::Member& member : generation_->members) {
+    owners.insert(absl::HashOf(OwnerOf(member.agent)));
+  }
+  owners_.assign(owners.begin(), owners.end());
+}
+
+std::string Group::OwnerText(size_t owner) const {
+  for (const protocol::Member& member : generation_->members) {
+    std::string text = OwnerOf(member.agent);
+    if (absl::HashOf(text) == owner) return text;
+  }
+  return "";
 }
 
 void Group::TurnAway(const std::string& reason, Context& c) {
@@ -126,25 +171,67 @@ absl::Status CoordinatorState::MakeRoom(const protocol::GroupId& id,
                                         const std::string& agent,
                                         Group::Context& c) {
   RETURN_IF_ERROR(MakeRoomForJob(id.job, agent, c));
-  auto oldest = groups_.end();
+  if (groups_.size() < kMaxRemembered) return absl::OkStatus();
+  using Place = std::map<protocol::GroupId, Group>::iterator;
+  std::vector<Place> idle;
+  absl::flat_hash_map<size_t, size_t> held;  // By owner.
   for (auto it = groups_.begin(); it != groups_.end(); ++it) {
-    if (it->second.idle(c) &&
-        (oldest == groups_.end() ||
-         it->second.ended_at() < oldest->second.ended_at())) {
-      oldest = it;
+    if (!it->second.idle(c)) continue;
+    idle.push_back(it);
+    for (const size_t owner : it->second.owners()) ++held[owner];
+  }
+  if (idle.size() < kMaxRemembered) return absl::OkStatus();
+  const size_t own = absl::HashOf(OwnerOf(agent));
+  std::optional<Giver> most;
+  Place gives_way;
+  for (const Place& place : idle) {
+    const Group& group = place->second;
+    if (group.pinned()) continue;
+    Giver giver;
+    giver.ended_at = group.ended_at();
+    for (const size_t owner : group.owners()) {
+      giver.is_own |= owner == own;
+      if (const size_t count = held.at(owner); count < giver.held) {
+        giver.held = count;
+        giver.owner = owner;
+      }
     }
+    if (most && !most->GivesWayAfter(giver)) continue;
+    most = giver;
+    gives_way = place;
   }
-  if (groups_.size() < kMaxGroups || oldest == groups_.end())
-    return absl::OkStatus();
-  if (c.read_only && oldest->second.ever_formed()) {
-    return absl::UnavailableError(
-        "the coordinator's journal cannot be written; see its log");
+  if (!most) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job '", id.ToString(), "' would be one more than the ", kMaxRemembered,
+        " models of jobs that are remembered after their end, and an operator "
+        "pinned all of those: unpin what is over with `pactrain-admin unpin "
+        "JOB`"));
   }
-  if (oldest->second.ever_formed()) {
-    c.effects.records.push_back(GroupForgotten{oldest->first});
+  if (gives_way->second.ever_formed()) {
+    if (c.read_only) {
+      return absl::UnavailableError(
+          "the coordinator's journal cannot be written; see its log");
+    }
+    c.effects.records.push_back(GroupForgotten{
+        gives_way->first,
+        absl::StrCat("for job '", id.ToString(), "' of agent '", agent,
+                     "': agent '", gives_way->second.OwnerText(most->owner),
+                     "' held ", most->held, " of the ", idle.size(),
+                     " that are remembered")});
   }
-  groups_.erase(oldest);
+  groups_.erase(gives_way);
   return absl::OkStatus();
+}
+
+absl::Status CoordinatorState::CheckPinned() const {
+  const auto pinned =
+      std::count_if(groups_.begin(), groups_.end(),
+                    [](const auto& entry) { return entry.second.pinned(); });
+  if (static_cast<size_t>(pinned) < kMaxPinned) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(pinned, " models of jobs are pinned, at most ", kMaxPinned,
+                   " may be: unpin one first, with `pactrain-admin unpin "
+                   "JOB`"));
 }
 
 }  // namespace pactrain::coordinator

@@ -106,6 +106,7 @@ struct TrainersDetached {
 // The group's state is dropped to make room; it ended long ago.
 struct GroupForgotten {
   protocol::GroupId group;
+  std::string why = {};  // For whom; told to the audit log alone.
 };
 
 // What an operator wants to travel; nothing: the policy decides.

@@ -92,7 +92,7 @@ struct LineWriter {
         r.pin ? ModeAndCodec(r.pin->mode, r.pin->codec) : "unpinned");
   }
   void operator()(const GroupForgotten& r) {
-    Add("job forgotten", kCoordinator, r.group, "to make room");
+    Add("job forgotten", kCoordinator, r.group, "to make room", r.why);
   }
   void operator()(const IdentityDenied& r) {
     lines.push_back({"evicted", caller, "", r.who, "", ""});

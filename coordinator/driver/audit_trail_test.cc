@@ -81,6 +81,15 @@ TEST_F(AuditTrailTest, ARefusedJoinAndARefusedAgentAreToldWithTheReason) {
   EXPECT_EQ(lines[1].why, "models differ");
 }
 
+TEST_F(AuditTrailTest, sec_audit_AForgottenJobIsToldWithForWhom) {
+  const auto lines = trail_.LinesOf(
+      {GroupForgotten{{"job", 0}, "for job 'b' of agent 'b'"}}, kAgent, Now());
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].kind, "job forgotten");
+  EXPECT_EQ(lines[0].what, "to make room");
+  EXPECT_EQ(lines[0].why, "for job 'b' of agent 'b'");
+}
+
 TEST_F(AuditTrailTest, NothingThatComesWithStepsMakesALine) {
   EXPECT_TRUE(
       trail_
