@@ -12,12 +12,15 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/driver/audit_trail.h"
 #include "coordinator/rpc/agent_stream.h"
 #include "coordinator/rpc/job_watch.h"
 #include "protocol/proto_convert.h"
 
 namespace pactrain::coordinator {
 namespace {
+
+constexpr char kShuttingDown[] = "the coordinator is shutting down";
 
 std::optional<GroupSnapshot> Find(const Driver& driver,
                                   const protocol::GroupId& id) {
@@ -397,6 +400,7 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
   const auto id = protocol::FromProto(request->group());
   const auto peer = AdmitJob(*context, Right::kRead, JobOf(id), "WatchJob");
   auto watch = JobWatch::Make(this, peer.ok() ? *peer : Peer(),
+                              SourceOf(access_->CallerOf(*context)),
                               id.ok() ? *id : protocol::GroupId{});
   std::optional<GroupSnapshot> group;
   if (!peer.ok()) {
@@ -404,21 +408,20 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
   } else if (group = Find(*driver_, *id); !group) {
     watch->End(NotFound(*id));
   } else {
-    bool room = false, draining = false;
+    absl::Status room;
     {
       base::MutexLock lock(&mu_);
-      draining = draining_;
-      room = watches_.size() < kMaxWatchers;
-      if (room && !draining) watches_.insert(watch);
+      room = draining_ ? absl::UnavailableError(kShuttingDown)
+                       : CheckRoom(watches_, watch->who());
+      if (room.ok()) watches_.insert(watch);
     }
-    if (draining) {
-      watch->End(
-          {grpc::StatusCode::UNAVAILABLE, "the coordinator is shutting down"});
-    } else if (!room) {
-      watch->End({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                  absl::StrCat(kMaxWatchers, " watchers are there already")});
-    } else {
+    if (absl::IsResourceExhausted(room)) {
+      access_->Refuse(*context, "WatchJob", room, id->job).IgnoreError();
+    }
+    if (room.ok()) {
       watch->Offer(ToProto(*group));
+    } else {
+      watch->End(ToGrpc(room));
     }
   }
   return watch.get();
@@ -459,8 +462,7 @@ void AdminService::EndWatches() {
     watches = watches_;
   }
   for (const auto& watch : watches) {
-    watch->End(
-        {grpc::StatusCode::UNAVAILABLE, "the coordinator is shutting down"});
+    watch->End({grpc::StatusCode::UNAVAILABLE, kShuttingDown});
   }
 }
 

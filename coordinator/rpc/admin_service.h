@@ -31,6 +31,7 @@ class JobWatch;
 class AdminService : public v1::Admin::CallbackService {
  public:
   static constexpr size_t kMaxWatchers = 64;
+  static constexpr size_t kMaxWatchersOfOne = 16;  // SourceOf() its caller.
   // Of the agents that an answer names beside those that were asked about.
   static constexpr int kMaxKnown = 20;
 

@@ -1,13 +1,20 @@
 #include "coordinator/rpc/job_watch.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace pactrain::coordinator {
 
 std::shared_ptr<JobWatch> JobWatch::Make(AdminService* service, Peer peer,
+                                         std::string who,
                                          const protocol::GroupId& group) {
   std::shared_ptr<JobWatch> watch(
-      new JobWatch(service, std::move(peer), group));
+      new JobWatch(service, std::move(peer), std::move(who), group));
   watch->self_ = watch;
   return watch;
 }
@@ -60,6 +67,35 @@ void JobWatch::OnCancel() { End(grpc::Status::CANCELLED); }
 void JobWatch::OnDone() {
   service_->Forget(self_);
   self_.reset();
+}
+
+absl::Status CheckRoom(const std::set<std::shared_ptr<JobWatch>>& watches,
+                       const std::string& who) {
+  constexpr size_t kNamed = 4;  // Of those who hold most.
+  constexpr size_t kMax = AdminService::kMaxWatchers;
+  constexpr size_t kMaxOfOne = AdminService::kMaxWatchersOfOne;
+  std::map<std::string, size_t> held;
+  for (const auto& watch : watches) ++held[watch->who()];
+  // In plain text nobody has a name.
+  if (!who.empty() && held[who] >= kMaxOfOne) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        who, " holds ", held[who], " of the ", kMax,
+        " watches, as many as one may; end one, or use pactrain-admin job"));
+  }
+  if (watches.size() < kMax) return absl::OkStatus();
+  std::vector<std::pair<size_t, std::string>> most;
+  for (const auto& [name, count] : held) {
+    if (count > 0) most.emplace_back(count, name.empty() ? "local" : name);
+  }
+  std::sort(most.rbegin(), most.rend());
+  if (most.size() > kNamed) most.resize(kNamed);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "all ", kMax, " watches are taken, most of them by ",
+      absl::StrJoin(most, ", ",
+                    [](std::string* text, const auto& of) {
+                      absl::StrAppend(text, of.second, " (", of.first, ")");
+                    }),
+      "; end one, or use pactrain-admin job"));
 }
 
 }  // namespace pactrain::coordinator

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -20,9 +21,12 @@ class JobWatch : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
  public:
   // Owned by itself until gRPC is done with it; `service` outlives the server.
   static std::shared_ptr<JobWatch> Make(AdminService* service, Peer peer,
+                                        std::string who,
                                         const protocol::GroupId& group);
 
   const Peer& peer() const { return peer_; }  // Who watches.
+  // Whose watches are counted together: SourceOf() its caller.
+  const std::string& who() const { return who_; }
   const protocol::GroupId& group() const { return group_; }
   // Sends the state if it differs from the one sent last and the watcher keeps
   // up; else it is offered again at the next tick.
@@ -35,12 +39,17 @@ class JobWatch : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
   void OnDone() override;
 
  private:
-  JobWatch(AdminService* service, Peer peer, const protocol::GroupId& group)
-      : service_(service), peer_(std::move(peer)), group_(group) {}
+  JobWatch(AdminService* service, Peer peer, std::string who,
+           const protocol::GroupId& group)
+      : service_(service),
+        peer_(std::move(peer)),
+        who_(std::move(who)),
+        group_(group) {}
   void FinishIfFree();
 
   AdminService* const service_;
   const Peer peer_;
+  const std::string who_;
   const protocol::GroupId group_;
   std::shared_ptr<JobWatch> self_;  // Until OnDone().
   v1::WatchJobResponse out_;        // Belongs to the write that is open.
@@ -51,6 +60,11 @@ class JobWatch : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
   std::optional<grpc::Status> ended_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
+
+// Whether one more of `who` may watch beside `watches`. ResourceExhausted: it
+// has as many as one may, or all are taken; says by whom, and what to do.
+absl::Status CheckRoom(const std::set<std::shared_ptr<JobWatch>>& watches,
+                       const std::string& who);
 
 }  // namespace pactrain::coordinator
 
