@@ -9,6 +9,7 @@
 #include "coordinator/core/planner.h"
 #include "coordinator/page/job_parts.h"
 #include "coordinator/page/json.h"
+#include "coordinator/page/shown_groups.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -88,11 +89,7 @@ void PageModel::Observe(StateSnapshot snapshot,
   if (times_.size() > kMaxTimes) times_.pop_front();
   wall_offset_ = absl::ToDoubleSeconds(wall - absl::UnixEpoch()) - now;
   snapshot_ = std::move(snapshot);
-  hidden_groups_ = 0;
-  if (snapshot_.groups.size() > kMaxGroups) {
-    hidden_groups_ = snapshot_.groups.size() - kMaxGroups;
-    snapshot_.groups.resize(kMaxGroups);
-  }
+  hidden_groups_ = CutToShown(kMaxGroups, snapshot_.groups);
   connected_.clear();
   for (const AgentSnapshot& agent : snapshot_.agents) {
     connected_[agent.agent] = agent.connected;
@@ -207,7 +204,7 @@ std::string PageModel::Overview(uint64_t since) const {
   json.Key("cluster").Text(snapshot_.cluster_id);
   json.Key("term").Number(static_cast<double>(snapshot_.term));
   json.Key("price_per_gb").Number(settings_.price_per_gb);
-  json.Key("hidden").Number(static_cast<double>(hidden_groups_));
+  json.Key("hidden").Number(static_cast<double>(hidden_groups_.size()));
   double connected = 0;
   for (const auto& [name, is] : connected_) connected += is;
   json.Key("agents").Number(static_cast<double>(connected_.size()));
@@ -324,7 +321,8 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
   json.Key("tick").Number(static_cast<double>(tick_));
   json.Key("now").Number(Wall(times_.empty() ? 0 : times_.back()));
   if (group == snapshot_.groups.end()) {
-    json.Key("gone").Bool(true).End();
+    const bool hidden = hidden_groups_.contains(std::string(id));
+    json.Key(hidden ? "hidden" : "gone").Bool(true).End();
     return json.Take();
   }
   json.Key("job").Raw(summaries_.at(group->group).json);

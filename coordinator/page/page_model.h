@@ -27,7 +27,7 @@ namespace pactrain::coordinator {
 class PageModel {
  public:
   // Of attached models beyond these no history is kept, and none is shown; how
-  // many is.
+  // many is. Which: CutToShown().
   static constexpr size_t kMaxGroups = 128;
 
   struct Settings {
@@ -79,7 +79,7 @@ class PageModel {
   double wall_offset_ = 0;
   StateSnapshot snapshot_;
   std::map<std::string, bool> connected_;  // Agents.
-  size_t hidden_groups_ = 0;
+  std::set<std::string> hidden_groups_;    // As CutToShown().
   std::map<protocol::GroupId, JobTrack> jobs_;
   std::map<protocol::GroupId, Summary> summaries_;
   uint64_t jobs_changed_ = 0;  // Other jobs than before, in this tick.

@@ -118,7 +118,10 @@ export function jobScreen(id) {
     risk, heading("Agents"), lost, slowest, paths, heading("Decisions and faults"), events, decisions);
   const gone = el("p", { class: "hidden" },
     "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
-  const element = el("section", {}, el("p", {}, el("a", { href: "#/" }, "All jobs")), el("h1", {}, id), gone, found);
+  const hidden = el("p", { class: "hidden" },
+    "There are more jobs than this page shows, and this is one of the others. "
+    + `It shows those that run first, then those that ended last. To see this one: pactrain-admin job ${id}`);
+  const element = el("section", {}, el("p", {}, el("a", { href: "#/" }, "All jobs")), el("h1", {}, id), gone, hidden, found);
 
   function keepPoints(message) {
     for (const [name, values] of Object.entries(message.points)) {
@@ -129,8 +132,9 @@ export function jobScreen(id) {
   async function show(message) {
     await loadRules();
     gone.classList.toggle("hidden", !message.gone);
-    found.classList.toggle("hidden", !!message.gone);
-    if (message.gone) return;
+    hidden.classList.toggle("hidden", !message.hidden);
+    found.classList.toggle("hidden", !message.job);
+    if (!message.job) return;
     const { job, now } = message;
     keepPoints(message);
     text(why, `${job.mode || (job.phase === "failed" ? "ended by a fault" : job.phase)}, ${job.since_before ? "" : `since ${clock(job.since)}, `}${sinceWhen(job.since, job.since_before, now)}`
