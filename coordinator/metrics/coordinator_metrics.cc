@@ -384,12 +384,31 @@ void AddLinks(const StateSnapshot& now, Page& page) {
   }
 }
 
-Page PageOf(const StateSnapshot& now, const Connections& connections,
+// Leaves out those that ended before the newest kMaxEnded of that phase.
+void CutEnded(GroupPhase phase, std::vector<GroupSnapshot>& groups) {
+  const auto key = [](const GroupSnapshot& group) {
+    return std::pair(group.ended_seconds.value_or(0), group.group);
+  };
+  std::vector<std::pair<double, protocol::GroupId>> ended;
+  for (const GroupSnapshot& group : groups) {
+    if (group.phase == phase) ended.push_back(key(group));
+  }
+  if (ended.size() <= CoordinatorMetrics::kMaxEnded) return;
+  const auto first_out = ended.begin() + CoordinatorMetrics::kMaxEnded;
+  std::nth_element(ended.begin(), first_out, ended.end());
+  std::erase_if(groups, [&](const GroupSnapshot& group) {
+    return group.phase == phase && key(group) >= *first_out;
+  });
+}
+
+Page PageOf(StateSnapshot now, const Connections& connections,
             const base::RpcCounts& calls, bool insecure_network) {
   Page page("pactrain_coordinator_");
   AddProcess(now, insecure_network, page);
   AddConnections(connections, page);
   base::AddCertificates(connections.certificates, absl::Now(), page);
+  CutEnded(GroupPhase::kEnded, now.groups);
+  CutEnded(GroupPhase::kFailed, now.groups);
   AddGroups(now, page);
   AddLinks(now, page);
   page.Append(base::RpcPage(calls));

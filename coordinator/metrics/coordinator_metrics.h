@@ -31,6 +31,9 @@ class CoordinatorMetrics : public prometheus::Collectable {
   // Pairs of sites per group that are exported; how many are left out is
   // exported, too. A chain or tree of 32 sites has 62.
   static constexpr size_t kMaxLinks = 64;
+  // Groups of each that are exported: that ended in order, and that failed. Of
+  // more those that ended last; the number of all is exported.
+  static constexpr size_t kMaxEnded = 100;
 
   // All must be thread-safe.
   CoordinatorMetrics(std::function<StateSnapshot()> snapshot,

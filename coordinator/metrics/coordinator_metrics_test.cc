@@ -3,6 +3,7 @@
 #include <regex>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/metrics/metrics_server.h"
 #include "base/status_matchers.h"
@@ -289,6 +290,30 @@ TEST(MetricsServer, ATakenPortIsAnError) {
   EXPECT_THAT(base::MetricsServer::Start(server->address(), metrics),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr(server->address().ToString())));
+}
+
+TEST(CoordinatorMetrics, sec_limits_SeriesOfGroupsThatEnded) {
+  StateSnapshot s;
+  const auto add = [&](const std::string& job, GroupPhase phase, double ended) {
+    GroupSnapshot group;
+    group.group = {job, 0};
+    group.phase = phase;
+    group.ended_seconds = ended;
+    s.groups.push_back(group);
+  };
+  add("a-old", GroupPhase::kEnded, 9000);
+  add("fault", GroupPhase::kFailed, 9001);
+  for (size_t i = 0; i < CoordinatorMetrics::kMaxEnded; ++i) {
+    add(absl::StrCat("job", i), GroupPhase::kEnded, static_cast<double>(i));
+  }
+  add("waits", GroupPhase::kWaiting, 9002);
+  const std::string page = Page(s);
+  EXPECT_THAT(page, HasSubstr("jobs{state=\"ended\"} 101\n"));
+  EXPECT_THAT(page, Not(HasSubstr("\"a-old\"")));
+  // The flood of others hides no fault, nor what is not over.
+  for (const char* job : {"fault", "waits", "job0", "job99"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("\"", job, "\"")));
+  }
 }
 
 }  // namespace
