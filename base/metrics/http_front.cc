@@ -30,26 +30,30 @@ namespace {
 using asio::ip::tcp;
 using Error = asio::error_code;
 
-// Where decrypted connections come from, by their port of loopback.
+// Whose decrypted connections are, by their port of loopback.
 class Sources {
  public:
-  void Set(uint16_t port, std::string source) {
+  struct Of {
+    std::string source;  // Empty: there is none.
+    ConnectionPlaces::Place place = 0;
+  };
+  void Set(uint16_t port, Of of) {
     MutexLock lock(&mu_);
-    by_port_[port] = std::move(source);
+    by_port_[port] = std::move(of);
   }
   void Remove(uint16_t port) {
     MutexLock lock(&mu_);
     by_port_.erase(port);
   }
-  std::string Get(uint16_t port) const {
+  Of Get(uint16_t port) const {
     MutexLock lock(&mu_);
     const auto it = by_port_.find(port);
-    return it == by_port_.end() ? "" : it->second;
+    return it == by_port_.end() ? Of() : it->second;
   }
 
  private:
   mutable Mutex mu_;
-  std::map<uint16_t, std::string> by_port_ ABSL_GUARDED_BY(mu_);
+  std::map<uint16_t, Of> by_port_ ABSL_GUARDED_BY(mu_);
 };
 
 asio::ssl::context ContextOf(const TlsContext& context) {
@@ -61,8 +65,7 @@ asio::ssl::context ContextOf(const TlsContext& context) {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Owner {
-    // Its head is whole; it is gone. By its place.
-    std::function<void(ConnectionPlaces::Place)> on_asks, on_gone;
+    std::function<void(ConnectionPlaces::Place)> on_gone;
     Sources* sources;
     HttpFront::Limits limits;
   };
@@ -134,7 +137,6 @@ class Session : public std::enable_shared_from_this<Session> {
                  const absl::string_view head(self->up_.data(), self->head_);
                  if (!absl::StrContains(head, "\r\n\r\n"))
                    return self->ReadHead();
-                 self->owner_->on_asks(self->place_);
                  self->CloseAfter(self->limits_.silence);
                  self->Connect(self->target_);
                });
@@ -147,7 +149,7 @@ class Session : public std::enable_shared_from_this<Session> {
     if (!error) server_.bind({target.address(), 0}, error);
     if (!error) port_ = server_.local_endpoint(error).port();
     if (error) return Close();
-    owner_->sources->Set(port_, source_);
+    owner_->sources->Set(port_, {source_, place_});
     server_.async_connect(target,
                           [self = shared_from_this()](const Error& error) {
                             if (error) return self->Close();
@@ -179,10 +181,12 @@ class Session : public std::enable_shared_from_this<Session> {
         asio::buffer(down_),
         [self = shared_from_this()](const Error& error, size_t bytes) {
           if (error) return self->End();
-          self->CloseAfter(self->limits_.silence);
+          // Who does not read is dropped before who has nothing to read.
+          self->CloseAfter(self->limits_.request);
           self->WriteClient(asio::buffer(self->down_, bytes),
                             [self](const Error& error, size_t) {
                               if (error) return self->Close();
+                              self->CloseAfter(self->limits_.silence);
                               self->Down();
                             });
         });
@@ -226,8 +230,7 @@ class HttpFront::Impl {
         limits_(limits),
         places_({{limits.connections, limits.connections, limits.connections},
                  limits.connections}),
-        owner_{[this](auto place) { places_.Prove(place); },
-               [this](auto place) {
+        owner_{[this](auto place) {
                  places_.Release(place);
                  sessions_.erase(place);
                },
@@ -253,7 +256,18 @@ class HttpFront::Impl {
     thread_ = std::thread([this] { io_.run(); });
     return bound;
   }
-  std::string SourceOf(uint16_t port) const { return sources_.Get(port); }
+  std::string SourceOf(uint16_t port) const {
+    return sources_.Get(port).source;
+  }
+  void Keep(uint16_t port) {
+    asio::post(io_, [this, place = sources_.Get(port).place] {
+      places_.Prove(place);
+    });
+  }
+  void Close(uint16_t port) {
+    asio::post(io_,
+               [this, place = sources_.Get(port).place] { CloseAt(place); });
+  }
 
  private:
   void Accept() {
@@ -271,15 +285,17 @@ class HttpFront::Impl {
     Refusal limit = {};
     const auto admission = places_.Admit(base::SourceOf(from.data()), &limit);
     if (!admission.ok()) return;
-    if (admission->gave_way) {
-      const auto session = sessions_[admission->gave_way->place].lock();
-      if (session != nullptr) session->Close();
-    }
+    if (admission->gave_way) CloseAt(admission->gave_way->place);
     const auto session = std::make_shared<Session>(
         std::move(client), tls_ == nullptr ? nullptr : &tls_->Get(), &owner_,
         from.address().to_string(), admission->place);
     sessions_[admission->place] = session;
     session->Start(target_);
+  }
+  void CloseAt(ConnectionPlaces::Place place) {
+    const auto it = sessions_.find(place);
+    const auto session = it == sessions_.end() ? nullptr : it->second.lock();
+    if (session != nullptr) session->Close();
   }
   void AcceptLater() {
     pause_.expires_after(std::chrono::milliseconds(100));
@@ -321,5 +337,9 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(
 std::string HttpFront::SourceOf(uint16_t port) const {
   return impl_->SourceOf(port);
 }
+
+void HttpFront::Keep(uint16_t port) { impl_->Keep(port); }
+
+void HttpFront::Close(uint16_t port) { impl_->Close(port); }
 
 }  // namespace pactrain::base

@@ -5,9 +5,9 @@
 //
 // TLS 1.3 with this program's certificate, of which new files are taken, or
 // plain text. Clients need none: what they may see the server behind asks them.
-// Connections are bounded in number; handshake, head, and silence in time. Who
-// has not sent a whole head is a stranger, who gives way to a newcomer
-// (ConnectionPlaces).
+// Connections are bounded in number; handshake, head, and silence in time. All
+// give way to a newcomer (ConnectionPlaces), also while they are answered, but
+// those whom the server behind keeps.
 //
 // Thread-safe; works on a thread of its own.
 #ifndef PACTRAIN_BASE_METRICS_HTTP_FRONT_H_
@@ -28,7 +28,8 @@ class HttpFront {
  public:
   struct Limits {
     int connections = 64;
-    absl::Duration request = absl::Seconds(5);  // Its head, TLS included.
+    // Its head, TLS included; and each piece of the answer.
+    absl::Duration request = absl::Seconds(5);
     absl::Duration silence = absl::Seconds(30);
   };
   // Passes connections to `listen` on to `target`; without `files` in plain
@@ -45,6 +46,11 @@ class HttpFront {
   // Of the connection that comes to the target from `port` of loopback: the
   // address of the client; empty: there is none.
   std::string SourceOf(uint16_t port) const;
+  // The same one gives way to nobody from now on. The server behind bounds how
+  // many do not.
+  void Keep(uint16_t port);
+  // The same one is over, and what it has not read is lost.
+  void Close(uint16_t port);
 
  private:
   class Impl;

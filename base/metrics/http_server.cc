@@ -64,9 +64,22 @@ void HttpServer::Add(const std::string& path,
   server_->addHandler(path, *handlers_.back());
 }
 
+namespace {
+uint16_t PortOf(const mg_connection* connection) {
+  return static_cast<uint16_t>(mg_get_request_info(connection)->remote_port);
+}
+}  // namespace
+
 std::string HttpServer::SourceOf(const mg_connection* connection) const {
-  const mg_request_info* info = mg_get_request_info(connection);
-  return front_->SourceOf(static_cast<uint16_t>(info->remote_port));
+  return front_->SourceOf(PortOf(connection));
+}
+
+void HttpServer::Keep(const mg_connection* connection) {
+  front_->Keep(PortOf(connection));
+}
+
+void HttpServer::Close(const mg_connection* connection) {
+  front_->Close(PortOf(connection));
 }
 
 }  // namespace pactrain::base

@@ -63,6 +63,10 @@ class HttpServer {
   const HostPort& address() const { return address_; }
   // The address of who asks. Thread-safe.
   std::string SourceOf(const mg_connection* connection) const;
+  // As those of HttpFront. Thread-safe. REQUIRES: `connection` is being
+  // answered.
+  void Keep(const mg_connection* connection);
+  void Close(const mg_connection* connection);
 
  private:
   HttpServer();

@@ -50,15 +50,22 @@ void PageBoard::Observe() {
   changed_.NotifyAll();
 }
 
-PageBoard::Message PageBoard::Next(const View& view, uint64_t seen) {
+void PageBoard::Wake() {
+  // Who looks at is_over just now waits by then.
+  { base::MutexLock lock(&mu_); }
+  changed_.NotifyAll();
+}
+
+PageBoard::Message PageBoard::Next(const View& view, uint64_t seen,
+                                   const std::atomic<bool>& is_over) {
   base::MutexLock lock(&mu_);
   const absl::Duration until = base::MonotonicNow() + kPatience;
-  for (auto left = kPatience; !stopping_ && model_.tick() == seen;
+  for (auto left = kPatience; !stopping_ && !is_over && model_.tick() == seen;
        left = until - base::MonotonicNow()) {
     if (left <= absl::ZeroDuration()) return {false, seen, nullptr};
     changed_.WaitFor(&mu_, left);
   }
-  if (stopping_) return {true, seen, nullptr};
+  if (stopping_ || is_over) return {true, seen, nullptr};
   auto& json = said_[{view, seen}];
   if (json == nullptr) {
     json = std::make_shared<const std::string>(

@@ -6,6 +6,7 @@
 #ifndef PACTRAIN_COORDINATOR_PAGE_PAGE_BOARD_H_
 #define PACTRAIN_COORDINATOR_PAGE_PAGE_BOARD_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -54,8 +55,11 @@ class PageBoard {
     uint64_t tick = 0;
     std::shared_ptr<const std::string> json;  // Null: there is nothing new.
   };
-  // What is to be shown after tick `seen`; waits for it, kPatience at most.
-  Message Next(const View& view, uint64_t seen);
+  // What is to be shown after tick `seen`; waits for it, kPatience at most, and
+  // no longer than `is_over`: stopped then.
+  Message Next(const View& view, uint64_t seen,
+               const std::atomic<bool>& is_over);
+  void Wake();  // For is_over.
 
  private:
   void Loop();

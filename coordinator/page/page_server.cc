@@ -3,23 +3,33 @@
 #include <atomic>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "CivetServer.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/connection_places.h"
 #include "base/metrics/bearer_token.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "coordinator/page/assets.h"
 
 namespace pactrain::coordinator {
 namespace {
 
-constexpr int kThreadsForTheRest = 8;
+// A browser has six connections; and viewers that gave way end by and by.
+constexpr int kThreadsForTheRest = 32;
+
+// Who pushes a viewer out waits so long, so that those who push each other out
+// as fast as they can take no processor.
+constexpr absl::Duration kPushPause = absl::Milliseconds(100);
 
 // Nothing but what this server sends is loaded or run.
 constexpr absl::string_view kSafety =
@@ -88,14 +98,15 @@ std::optional<View> ViewOf(const mg_request_info& request) {
 
 class Handler : public CivetHandler {
  public:
-  Handler(const PageServer::Options& options, const base::HttpServer* http,
+  Handler(const PageServer::Options& options, base::HttpServer* http,
           PageBoard* board, PageServer::Refused refused)
       : token_file_(options.access.token_file),
-        max_viewers_(options.max_viewers),
         http_(http),
         board_(board),
         refused_(std::move(refused)),
-        boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))) {}
+        boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))),
+        max_viewers_(options.max_viewers),
+        places_({{max_viewers_, max_viewers_, max_viewers_}, max_viewers_}) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
     if (!MayRead(connection)) return true;
@@ -165,18 +176,55 @@ class Handler : public CivetHandler {
                     "view must be overview, links or job, and a job has its "
                     "name in job");
     }
-    if (viewers_.fetch_add(1) >= max_viewers_) {
-      Refuse(connection, "503 Service Unavailable",
-             absl::StrCat("there are ", max_viewers_,
-                          " viewers, the most that are allowed; try later"),
-             "Retry-After: 10\r\n");
-    } else {
-      Send(connection, *view);
-    }
-    viewers_.fetch_sub(1);
+    Viewer viewer = {connection};
+    const base::ConnectionPlaces::Place place = Enter(viewer);
+    if (place == 0) return;
+    Send(connection, *view, viewer.gave_way);
+    base::MutexLock lock(&mu_);
+    viewers_.erase(place);
+    places_.Release(place);
+    // Else what it has not read yet would keep a connection.
+    http_->Close(connection);
   }
 
-  void Send(mg_connection* connection, const View& view) {
+  struct Viewer {
+    mg_connection* connection;
+    std::atomic<bool> gave_way = false;
+  };
+  // The viewer's place, where another one gives way if it must. 0: it has gone.
+  base::ConnectionPlaces::Place Enter(Viewer& viewer) {
+    const std::string source = http_->SourceOf(viewer.connection);
+    if (source.empty()) return 0;
+    std::optional<base::ConnectionPlaces::GaveWay> gave_way;
+    base::ConnectionPlaces::Place place = 0;
+    {
+      base::MutexLock lock(&mu_);
+      base::Refusal limit = {};
+      // No viewer is ever proven, so one can always give way.
+      const auto admission = places_.Admit(source, &limit);
+      PT_CHECK(admission.ok());
+      place = admission->place;
+      gave_way = admission->gave_way;
+      viewers_[place] = &viewer;
+      http_->Keep(viewer.connection);
+      if (gave_way) {
+        Viewer& other = *viewers_.at(gave_way->place);
+        other.gave_way = true;
+        http_->Close(other.connection);  // Its thread may wait to write.
+      }
+    }
+    if (!gave_way) return place;
+    board_->Wake();
+    refused_(gave_way->source,
+             absl::StrCat("a viewer of it gave way to another: ", max_viewers_,
+                          " look at the page, the most that may, and most of "
+                          "them from there"));
+    absl::SleepFor(kPushPause);
+    return place;
+  }
+
+  void Send(mg_connection* connection, const View& view,
+            const std::atomic<bool>& gave_way) {
     if (!Write(connection, absl::StrCat("HTTP/1.1 200 OK\r\nContent-Type: "
                                         "text/event-stream\r\n",
                                         kSafety, "\r\nretry: 2000\n\n"))) {
@@ -184,7 +232,7 @@ class Handler : public CivetHandler {
     }
     uint64_t seen = LastSeen(Header(connection, "Last-Event-ID"));
     while (true) {
-      const PageBoard::Message message = board_->Next(view, seen);
+      const PageBoard::Message message = board_->Next(view, seen, gave_way);
       if (message.stopped) return;
       // The comment finds out who has gone.
       const std::string head =
@@ -212,12 +260,15 @@ class Handler : public CivetHandler {
   }
 
   const std::string token_file_;
-  const int max_viewers_;
-  const base::HttpServer* const http_;
+  base::HttpServer* const http_;
   PageBoard* const board_;
   const PageServer::Refused refused_;
   const std::string boot_;  // Tells ids of this process from another's.
-  std::atomic<int> viewers_ = 0;
+  const int max_viewers_;
+  base::Mutex mu_;
+  base::ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
+  std::map<base::ConnectionPlaces::Place, Viewer*> viewers_
+      ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

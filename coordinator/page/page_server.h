@@ -3,8 +3,12 @@
 // over TLS.
 //
 // Read-only. Each viewer has a thread and no queue: who reads slowly gets the
-// newest state when it has read the one before, and who reads nothing for five
-// seconds is dropped. All threads are the server's own.
+// newest state when it has read the one before, and who has not read it after
+// five seconds is dropped. All threads are the server's own.
+//
+// Nobody keeps anybody out: where there are as many viewers as may be, the
+// oldest of the source that has most gives way to the newcomer
+// (ConnectionPlaces).
 // Thread-compatible.
 #ifndef PACTRAIN_COORDINATOR_PAGE_PAGE_SERVER_H_
 #define PACTRAIN_COORDINATOR_PAGE_PAGE_SERVER_H_
@@ -29,10 +33,10 @@ class PageServer {
     // under the name of an address or "localhost" is refused, lest a stranger's
     // site makes a browser of this machine read the page for it.
     base::ReadersAccess access = {};
-    int max_viewers = 200;  // At once; more are told to come later.
+    int max_viewers = 200;  // At once.
   };
-  // `refused` is called from any thread, with the address of who was refused
-  // and why.
+  // `refused` is called from any thread, with the address of who was refused,
+  // or gave way, and why.
   using Refused =
       std::function<void(const std::string& source, const std::string& why)>;
   // `board` must outlive the server, and be stopped before it goes.
