@@ -62,6 +62,14 @@ inline constexpr int kMaxBytesPerSecond = 2 << 20;
 inline constexpr int kBytesOfMessage = 4096;
 inline constexpr int kIdentitiesOfAJobKey = 8;
 
+// Of one identity, at once, and in each second after them. Joins are ranks that
+// an agent brings anew: 64 of each of 16 models come at every regroup of a job.
+// Changes are what an operator does.
+inline constexpr int kMaxJoinsAtOnce = 4096;
+inline constexpr int kMaxJoinsPerSecond = 64;
+inline constexpr int kMaxChangesAtOnce = 500;
+inline constexpr int kMaxChangesPerSecond = 1;
+
 // Of an agent's stream to the coordinator, of all kinds.
 inline constexpr int kMaxMessagesPerSecond = 20'000;
 // Of one agent on one group; more are dropped. An agent sends two by itself,

@@ -161,6 +161,8 @@ class CoordinatorState {
     return denied_;
   }
   StateSnapshot Snapshot(absl::Duration now) const;
+  // Trainers of it that would begin to wait.
+  size_t CountNew(const protocol::LocalTrainers& local) const;
 
  private:
   CoordinatorState(const Options& options, const Identity& identity,

@@ -63,6 +63,9 @@ class Group {
   // refused.
   void OnLocalTrainers(const Agent& agent, const protocol::LocalTrainers& local,
                        bool takes_new, Context& c);
+  // Whether `joined`, of `local`, would begin to wait.
+  bool IsNew(const protocol::LocalTrainers& local,
+             const protocol::TrainerJoined& joined) const;
   void OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
                 Context& c);
   void OnReport(const Agent& agent, const protocol::StepReport& report,

@@ -1,4 +1,5 @@
-// Which jobs have a place at the coordinator, and whose gives way.
+// Which jobs have a place at the coordinator, and whose gives way; how many
+// trainers want one.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 #include "coordinator/core/coordinator_state.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
+#include "protocol/local_trainers.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -104,6 +106,25 @@ void Group::TurnAway(const std::string& reason, Context& c) {
         membership_.Refuse(membership_.launches().front().name, reason, c.now),
         c);
   }
+}
+
+bool Group::IsNew(const protocol::LocalTrainers& local,
+                  const protocol::TrainerJoined& joined) const {
+  const protocol::Digest& id = joined.trainer.attach_id;
+  if (joined.generation != 0) return false;
+  // Who leaves and joins at once does so each time.
+  if (protocol::FindLeft(local, id) != nullptr) return true;
+  return membership_.Find(id) == nullptr &&
+         !(running() && seats_.Find(id) != nullptr);
+}
+
+size_t CoordinatorState::CountNew(const protocol::LocalTrainers& local) const {
+  const auto group = groups_.find(local.group);
+  return static_cast<size_t>(
+      std::count_if(local.here.begin(), local.here.end(), [&](const auto& it) {
+        return group == groups_.end() ? it.generation == 0
+                                      : group->second.IsNew(local, it);
+      }));
 }
 
 absl::Status CoordinatorState::MakeRoomForJob(const std::string& job,

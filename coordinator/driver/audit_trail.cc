@@ -4,7 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/counted.h"
@@ -23,6 +22,11 @@ std::string TimeText(absl::Time wall) {
   return absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", wall, absl::UTCTimeZone());
 }
 
+std::string TooManyText() {
+  return absl::StrCat("more than ", LineBudget::kMaxLinesOfOne,
+                      " in ten minutes");
+}
+
 std::string ModeAndCodec(protocol::Mode mode, protocol::Codec codec) {
   return absl::StrCat(protocol::ModeName(mode), " ",
                       protocol::CodecName(codec));
@@ -39,15 +43,26 @@ std::string TextOf(const protocol::Decision& decision) {
 
 // Adds the lines of one record to `lines`.
 struct LineWriter {
-  const Caller& caller;                         // Who caused it.
+  const AuditTrail::Cause& cause;
   const std::map<std::string, Caller>& agents;  // By name.
-  std::vector<AuditEvent>& lines;
+  std::vector<AuditEvent> lines = {};
+  bool always = false;  // It is never left out.
+
+  const Caller& caller = cause.caller;
 
   void Add(absl::string_view kind, const Caller& who,
            const protocol::GroupId& group, std::string what,
            std::string why = "") {
     lines.push_back({std::string(kind), who, group.ToString(), std::move(what),
                      std::move(why), ""});
+  }
+
+  // Of no job.
+  void AddAlways(absl::string_view kind, std::string what,
+                 std::string why = "") {
+    lines.push_back(
+        {std::string(kind), caller, "", std::move(what), std::move(why), ""});
+    always = true;
   }
 
   void operator()(const GenerationFormed& r) {
@@ -78,6 +93,7 @@ struct LineWriter {
   void operator()(const LineageEnded& r) {
     Add("lineage ended", caller, r.group,
         absl::StrCat("lineage ", r.lineage.ToString()), r.how);
+    always = cause.operates;
   }
   void operator()(const DecisionMade& r) {
     Add("decision", kCoordinator, r.group, TextOf(r.decision),
@@ -90,24 +106,21 @@ struct LineWriter {
   void operator()(const PinSet& r) {
     Add("pin", caller, r.group,
         r.pin ? ModeAndCodec(r.pin->mode, r.pin->codec) : "unpinned");
+    always = true;
   }
   void operator()(const GroupForgotten& r) {
     Add("job forgotten", kCoordinator, r.group, "to make room", r.why);
   }
-  void operator()(const IdentityDenied& r) {
-    lines.push_back({"evicted", caller, "", r.who, "", ""});
-  }
+  void operator()(const IdentityDenied& r) { AddAlways("evicted", r.who); }
   void operator()(const IdentityReadmitted& r) {
-    lines.push_back({"readmitted", caller, "", r.who, "", ""});
+    AddAlways("readmitted", r.who);
   }
   void operator()(const AgentDrained& r) {
-    lines.push_back(
-        {"agent drained", caller, "", absl::StrCat("agent ", r.agent),
-         r.force ? "by an operator, --force" : "by an operator", ""});
+    AddAlways("agent drained", absl::StrCat("agent ", r.agent),
+              r.force ? "by an operator, --force" : "by an operator");
   }
   void operator()(const AgentUndrained& r) {
-    lines.push_back({"agent undrained", caller, "",
-                     absl::StrCat("agent ", r.agent), r.how, ""});
+    AddAlways("agent undrained", absl::StrCat("agent ", r.agent), r.how);
   }
   // Both come with the steps.
   void operator()(const MaskSetStable&) {}
@@ -115,6 +128,33 @@ struct LineWriter {
   // Each has a line when its agent says so.
   void operator()(const TrainersDetached&) {}
 };
+
+// The agents that a record is about.
+std::vector<protocol::Member> MembersOf(const JournalRecord& record,
+                                        const Recovered& known) {
+  if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
+    return formed->generation.members;
+  }
+  const auto group = std::visit(
+      [&](const auto& r) {
+        if constexpr (requires { r.group; }) return known.groups.find(r.group);
+        return known.groups.end();
+      },
+      record);
+  if (group == known.groups.end()) return {};
+  return group->second.generation.members;
+}
+
+// Who speaks for an agent, also for one that is away: one with a job's key is
+// as all of that job that are.
+Caller CallerOf(const std::string& agent,
+                const std::map<std::string, Caller>& agents) {
+  if (const auto it = agents.find(agent); it != agents.end()) return it->second;
+  const protocol::Identity identity = protocol::AgentCalled(agent);
+  return {identity.job.empty() ? identity.ToString()
+                               : absl::StrCat("job/", identity.job),
+          ""};
+}
 
 // Whether the rank of this attach is of the newest generation, at `agent`.
 bool IsMember(const protocol::Generation& generation, const std::string& agent,
@@ -133,17 +173,33 @@ bool IsMember(const protocol::Generation& generation, const std::string& agent,
 }  // namespace
 
 std::vector<AuditEvent> AuditTrail::LinesOf(
-    const std::vector<JournalRecord>& records, const Caller& caller,
-    const Time& now) const {
+    const std::vector<JournalRecord>& records, const Cause& cause,
+    const Recovered& known, const Time& now) {
   std::map<std::string, Caller> agents;
   for (const auto& [stream, agent] : agents_) {
     agents[agent.name] = agent.caller;
   }
   std::vector<AuditEvent> lines;
   for (const JournalRecord& record : records) {
-    std::visit(LineWriter{caller, agents, lines}, record);
+    LineWriter writer{cause, agents};
+    std::visit(writer, record);
+    if (writer.lines.empty()) continue;
+    Caller payer = cause.caller;
+    if (payer.who == kCoordinator.who) {
+      for (const protocol::Member& member : MembersOf(record, known)) {
+        const Caller agent = CallerOf(member.agent, agents);
+        if (payer.who == kCoordinator.who ||
+            budget_.LinesOf(agent) > budget_.LinesOf(payer)) {
+          payer = agent;
+        }
+      }
+    }
+    if (!writer.always && !Takes(payer, writer.lines.size(), now)) continue;
+    for (AuditEvent& line : writer.lines) {
+      line.at = TimeText(now.wall);
+      lines.push_back(std::move(line));
+    }
   }
-  for (AuditEvent& line : lines) line.at = TimeText(now.wall);
   return lines;
 }
 
@@ -155,12 +211,11 @@ void AuditTrail::OnMessage(StreamId stream, const Caller& caller,
     OnHello(stream, caller, *hello, effects, now);
   } else if (const auto* local =
                  std::get_if<protocol::LocalTrainers>(&message)) {
-    for (const protocol::TrainerLeft& left : local->left) {
-      OnLeft(stream, left, known, now);
-    }
+    OnLeft(stream, *local, known, now);
   }
   for (const Effects::Alarm& alarm : effects.alarms) {
-    Add({"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},
+    AddCaused(
+        {"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},
         now);
   }
   for (const Effects::Send& send : effects.sends) {
@@ -190,38 +245,39 @@ void AuditTrail::OnHello(StreamId stream, const Caller& caller,
   }
   // Once for each stream: the second Hello of one closes it.
   agents_[stream] = {hello.agent, caller};
-  Add({"agent connected", caller, "", what, "", ""}, now);
+  AddCaused({"agent connected", caller, "", what, "", ""}, now);
 }
 
-void AuditTrail::OnLeft(StreamId stream, const protocol::TrainerLeft& left,
+void AuditTrail::OnLeft(StreamId stream, const protocol::LocalTrainers& local,
                         const Recovered& known, const Time& now) {
   const auto agent = agents_.find(stream);
-  const auto group = known.groups.find(left.group);
+  const auto group = known.groups.find(local.group);
   if (agent == agents_.end() || group == known.groups.end()) return;
   const protocol::Generation& generation = group->second.generation;
-  if (!IsMember(generation, agent->second.name, left)) return;
-  std::erase_if(left_, [&](const auto& entry) {
-    return std::get<0>(entry) == left.group &&
-           std::get<1>(entry) != generation.number;
-  });
-  if (!left_.emplace(left.group, generation.number, left.rank).second) return;
-  Add({"leave", agent->second.caller, left.group.ToString(),
-       absl::StrCat("rank ", left.rank, " of generation ", generation.number),
-       left.reason, ""},
-      now);
+  std::map<std::string, std::vector<uint32_t>> by_reason;
+  for (const protocol::TrainerLeft& left : local.left) {
+    if (!IsMember(generation, agent->second.name, left)) continue;
+    std::erase_if(left_, [&](const auto& entry) {
+      return std::get<0>(entry) == local.group &&
+             std::get<1>(entry) != generation.number;
+    });
+    if (left_.emplace(local.group, generation.number, left.rank).second) {
+      by_reason[left.reason].push_back(left.rank);
+    }
+  }
+  for (const auto& [reason, ranks] : by_reason) {
+    AddCaused({"leave", agent->second.caller, local.group.ToString(),
+               absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                            absl::StrJoin(ranks, ", "), " of generation ",
+                            generation.number),
+               reason, ""},
+              now);
+  }
 }
 
 void AuditTrail::OnAction(AuditEvent event, const Time& now) {
   event.at = TimeText(now.wall);
   waiting_.push_back(std::move(event));
-}
-
-std::string SourceOf(const protocol::Caller& caller) {
-  if (caller.who == "stranger") return "";
-  const auto identity = protocol::IdentityOf({caller.who});
-  const bool bound = !identity.ok() || !identity->job.empty();
-  return bound && absl::StartsWith(caller.serial, "key/") ? caller.serial
-                                                          : caller.who;
 }
 
 void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
@@ -238,6 +294,32 @@ void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
     default:
       return;
   }
+}
+
+bool AuditTrail::Takes(const Caller& caller, uint64_t lines, const Time& now) {
+  OnTick(now);
+  const LineBudget::Word word = budget_.Take(caller, lines, now.monotonic);
+  if (word == LineBudget::Word::kFirstLeftOut) {
+    OnAction({"left out", caller, "", "more lines that it causes",
+              TooManyText(), ""},
+             now);
+  }
+  return word == LineBudget::Word::kKept;
+}
+
+void AuditTrail::OnTick(const Time& now) {
+  for (const LineBudget::LeftOut& out : budget_.TakeOver(now.monotonic)) {
+    OnAction({"left out", out.caller, "",
+              absl::StrCat(base::Counted(out.lines, "line"),
+                           " that it caused since ",
+                           TimeText(now.wall - (now.monotonic - out.since))),
+              TooManyText(), ""},
+             now);
+  }
+}
+
+void AuditTrail::AddCaused(AuditEvent event, const Time& now) {
+  if (Takes(event.caller, 1, now)) Add(std::move(event), now);
 }
 
 void AuditTrail::Add(AuditEvent event, const Time& now) {

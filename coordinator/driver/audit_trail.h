@@ -2,8 +2,9 @@
 //
 // A line of a journal record is made durable together with it. The other lines
 // (agents that connect, refusals) wait for the next tick. Nothing that comes
-// with every step makes a line, the same refusal makes one in ten minutes, and
-// a bounded number of lines waits: what is left out then is counted in a line.
+// with every step makes a line, and the same refusal makes one in ten minutes.
+// What one source causes has a budget (line_budget.h), and a bounded number of
+// lines waits: what is left out is counted in a line.
 //
 // Pure: time comes as an argument. Thread-compatible.
 #ifndef PACTRAIN_COORDINATOR_DRIVER_AUDIT_TRAIL_H_
@@ -20,14 +21,11 @@
 #include "base/repeat_filter.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/journal_record.h"
+#include "coordinator/driver/line_budget.h"
 #include "protocol/audit.h"
 #include "protocol/control.h"
 
 namespace pactrain::coordinator {
-
-// Whose refusals are counted together: who has proven nothing has no name, and
-// who holds the key of one job, and gives himself names, that key's.
-std::string SourceOf(const protocol::Caller& caller);
 
 class AuditTrail {
  public:
@@ -38,11 +36,19 @@ class AuditTrail {
     absl::Time wall;  // For people only.
   };
 
-  // The lines of records that `caller` has caused. A kind of record that is to
-  // have a line gets an overload in audit_trail.cc.
+  // Who has caused something.
+  struct Cause {
+    protocol::Caller caller = {"coordinator", ""};  // By itself, as time goes.
+    bool operates = false;  // What an operator does is never left out.
+  };
+
+  // The lines of records, as far as they are within the budget of who caused
+  // them. `known`: what was durable before. What the coordinator does by itself
+  // counts as of that agent of the group which has caused most lines. A kind of
+  // record that is to have a line gets an overload in audit_trail.cc.
   std::vector<protocol::AuditEvent> LinesOf(
-      const std::vector<JournalRecord>& records, const protocol::Caller& caller,
-      const Time& now) const;
+      const std::vector<JournalRecord>& records, const Cause& cause,
+      const Recovered& known, const Time& now);
 
   // An agent's message was answered so; `known`: what was durable before.
   void OnMessage(StreamId stream, const protocol::Caller& caller,
@@ -57,6 +63,8 @@ class AuditTrail {
   // tries ever something else a few, and one that says so.
   void OnRefused(protocol::AuditEvent event, const Time& now);
 
+  // Tells how much was left out of those whose ten minutes are over.
+  void OnTick(const Time& now);
   // Whether lines wait.
   bool waits() const { return !waiting_.empty() || left_out_ > 0; }
   // The lines that wait, with one for those that did not fit. They wait no
@@ -73,13 +81,19 @@ class AuditTrail {
   void OnHello(StreamId stream, const protocol::Caller& caller,
                const protocol::AgentHello& hello, const Effects& effects,
                const Time& now);
-  void OnLeft(StreamId stream, const protocol::TrainerLeft& left,
+  void OnLeft(StreamId stream, const protocol::LocalTrainers& local,
               const Recovered& known, const Time& now);
+  // Whether so many lines are within the budget of the caller; says so if they
+  // are the first that are not.
+  bool Takes(const protocol::Caller& caller, uint64_t lines, const Time& now);
+  // Within the budget of its caller.
+  void AddCaused(protocol::AuditEvent event, const Time& now);
 
   std::map<StreamId, Agent> agents_;  // That were welcomed.
   // Ranks of generations whose end is told once, though agents repeat it.
   std::set<std::tuple<protocol::GroupId, uint64_t, uint32_t>> left_;
   base::RepeatFilter refusals_{absl::Minutes(10)};
+  LineBudget budget_;
   std::vector<protocol::AuditEvent> waiting_;
   uint64_t left_out_ = 0;
 };

@@ -1,10 +1,13 @@
 #include "coordinator/driver/audit_trail.h"
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pactrain::coordinator {
 namespace {
+
+using ::testing::ElementsAre;
 
 const protocol::Caller kAgent = {"spiffe://pactrain/agent/a", "7F"};
 
@@ -12,11 +15,24 @@ class AuditTrailTest : public ::testing::Test {
  protected:
   AuditTrail::Time Now() const { return {now_, absl::UnixEpoch()}; }
   // Agent "a" is welcomed on stream 1.
-  void Hello() {
+  void Hello() { Hello(kAgent); }
+  void Hello(const protocol::Caller& caller, const std::string& name = "a") {
     trail_.OnMessage(
-        1, kAgent,
-        protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""}, {}, {},
+        name == "a" ? 1 : 2, caller,
+        protocol::AgentHello{name, {1, 1}, "x", "127.0.0.1:9", "t", ""}, {}, {},
         Now());
+  }
+  // The same with so many ranks.
+  static Recovered Running(uint32_t ranks) {
+    Recovered known = Running();
+    protocol::Member& member = known.groups[{"job", 0}].generation.members[0];
+    member.ranks.clear();
+    member.attach_ids.clear();
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      member.ranks.push_back(rank);
+      member.attach_ids.push_back({9, rank});
+    }
+    return known;
   }
   static Recovered Running() {
     Recovered known;
@@ -94,7 +110,7 @@ TEST_F(AuditTrailTest, NothingThatComesWithStepsMakesALine) {
   EXPECT_TRUE(
       trail_
           .LinesOf({MaskSetStable{}, StepsReserved{}, TrainersDetached{}}, {},
-                   Now())
+                   {}, Now())
           .empty());
   trail_.OnMessage(1, kAgent, protocol::StepReport{}, {}, Running(), Now());
   trail_.OnMessage(1, kAgent, protocol::Heartbeat{}, {}, Running(), Now());
@@ -110,8 +126,121 @@ TEST_F(AuditTrailTest, TheSameRefusalMakesOneLineInTenMinutes) {
   EXPECT_EQ(Lines(), 2u);
 }
 
+TEST_F(AuditTrailTest, sec_audit_RanksThatLeaveInOneMessageAreOneLine) {
+  Hello();
+  trail_.Take(Now());
+  const protocol::GroupId job{"job", 0};
+  protocol::LocalTrainers local{job, 1, {}, {}, {}};
+  for (uint32_t rank = 0; rank < 32; ++rank) {
+    local.left.push_back(
+        {job, rank, {9, rank}, rank == 1 ? "killed by signal 9" : "detached"});
+  }
+  trail_.OnMessage(1, kAgent, local, {}, Running(32), Now());
+  const auto lines = Waiting();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].kind, "leave");
+  EXPECT_EQ(lines[0].what,
+            "ranks 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
+            "18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 of "
+            "generation 3");
+  EXPECT_EQ(lines[0].why, "detached");
+  EXPECT_EQ(lines[1].what, "rank 1 of generation 3");
+  EXPECT_EQ(lines[1].why, "killed by signal 9");
+}
+
+TEST_F(AuditTrailTest, sec_audit_WhatOneSourceCausesIsLeftOutAndCounted) {
+  for (uint64_t i = 0; i < LineBudget::kMaxLinesOfOne; ++i) Hello();
+  EXPECT_EQ(Lines(), LineBudget::kMaxLinesOfOne);
+  trail_.Take(Now());
+  now_ += absl::Minutes(1);
+  for (int i = 0; i < 7; ++i) Hello();
+  auto lines = Waiting();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].kind, "left out");
+  EXPECT_EQ(lines[0].caller.who, kAgent.who);
+  EXPECT_EQ(lines[0].what, "more lines that it causes");
+  EXPECT_EQ(lines[0].why, "more than 1000 in ten minutes");
+  trail_.Take(Now());
+  // Of others, and refusals, are told.
+  Hello({"spiffe://pactrain/agent/b", "8F"}, "b");
+  trail_.OnRefused({"call refused", kAgent, "", "x", "y", ""}, Now());
+  EXPECT_EQ(Lines(), 2u);
+  trail_.Take(Now());
+  now_ += LineBudget::kTime;
+  trail_.OnTick({now_, absl::UnixEpoch() + LineBudget::kTime});
+  lines = Waiting();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].kind, "left out");
+  EXPECT_EQ(lines[0].caller.who, kAgent.who);
+  EXPECT_EQ(lines[0].what,
+            "7 lines that it caused since 1970-01-01T00:00:00.000Z");
+  Hello();
+  EXPECT_EQ(Lines(), 2u);
+}
+
+TEST_F(AuditTrailTest, sec_audit_WhatAnOperatorDoesIsNeverLeftOut) {
+  const protocol::GroupId job{"job", 0};
+  for (uint64_t i = 0; i < LineBudget::kMaxLinesOfOne; ++i) Hello();
+  const std::vector<JournalRecord> records = {
+      PinSet{job, {}},
+      IdentityDenied{"agent/b", "eve", ""},
+      IdentityReadmitted{"agent/b"},
+      AgentDrained{"b", {}, "eve"},
+      AgentUndrained{"b", "by an operator"},
+      LineageEnded{job, {}, "", ""},
+      GenerationEnded{job, 3, "", 0}};
+  const auto kinds = [&](bool operates) {
+    std::vector<std::string> all;
+    for (const auto& line :
+         trail_.LinesOf(records, {kAgent, operates}, Running(), Now())) {
+      all.push_back(line.kind);
+    }
+    return all;
+  };
+  EXPECT_THAT(kinds(true),
+              ElementsAre("pin", "evicted", "readmitted", "agent drained",
+                          "agent undrained", "lineage ended"));
+  EXPECT_EQ(kinds(false).back(), "agent undrained");
+}
+
+TEST_F(AuditTrailTest, sec_audit_WhatComesWithTimeCountsAsOfWhoCausedMost) {
+  const protocol::GroupId job{"job", 0};
+  const protocol::Caller other = {"spiffe://pactrain/agent/b", "8F"};
+  Hello();
+  Hello();
+  Hello(other, "b");
+  Recovered known = Running();
+  known.groups[job].generation.members.push_back(
+      {"b", {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}});
+  size_t lines = 0;
+  for (uint64_t i = 0; i < 2 * LineBudget::kMaxLinesOfOne; ++i) {
+    lines += trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {}, known, Now())
+                 .size();
+  }
+  EXPECT_EQ(lines, LineBudget::kMaxLinesOfOne - 2);
+  EXPECT_EQ(Waiting().back().kind, "left out");
+  EXPECT_EQ(Waiting().back().caller.who, kAgent.who);
+  trail_.Take(Now());
+  Hello(other, "b");
+  EXPECT_EQ(Lines(), 1u);
+  // Also of agents that are away: all of one job key's are one.
+  known.groups[job].generation.members = {
+      {"n1..vision", {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}}};
+  lines = 0;
+  for (uint64_t i = 0; i < 2 * LineBudget::kMaxLinesOfOne; ++i) {
+    known.groups[job].generation.members[0].agent =
+        absl::StrCat("n", i, "..vision");
+    lines += trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {}, known, Now())
+                 .size();
+  }
+  EXPECT_EQ(lines, LineBudget::kMaxLinesOfOne);
+}
+
 TEST_F(AuditTrailTest, sec_limits_WaitingLinesAreBoundedAndTheRestIsCounted) {
-  for (size_t i = 0; i < AuditTrail::kMaxWaiting; ++i) Hello();
+  // Of several, since each has a budget.
+  for (size_t i = 0; i < AuditTrail::kMaxWaiting; ++i) {
+    Hello({absl::StrCat("spiffe://pactrain/agent/n", i % 10), "7F"});
+  }
   auto lines = Waiting();
   EXPECT_EQ(lines.size(), AuditTrail::kMaxWaiting);
   EXPECT_EQ(lines.back().kind, "agent connected");

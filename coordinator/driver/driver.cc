@@ -138,22 +138,6 @@ absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream,
   return id;
 }
 
-bool Driver::TooMany(OpenStream& stream, absl::Duration now) const {
-  if (now - stream.window >= absl::Seconds(1)) {
-    stream.window = now;
-    stream.messages = 0;
-    stream.reports.clear();
-  }
-  return ++stream.messages > protocol::kMaxMessagesPerSecond;
-}
-
-bool Driver::IsReportTooMany(OpenStream& stream,
-                             const protocol::AgentMessage& message) const {
-  const auto* report = std::get_if<protocol::StepReport>(&message);
-  if (report == nullptr) return false;
-  return ++stream.reports[report->group] > protocol::kMaxReportsPerSecond;
-}
-
 // Else anybody could stop the coordinator with a history that never was.
 absl::Status Driver::CheckProof(const protocol::AgentMessage& message) const {
   const auto* hello = std::get_if<protocol::AgentHello>(&message);
@@ -179,11 +163,10 @@ void Driver::OnMessage(StreamId stream, protocol::AgentMessage message) {
     auto it = streams_.find(stream);
     if (it == streams_.end()) return;  // Closed; its last words.
     const absl::Duration now = clock_();
-    if (TooMany(it->second, now)) {
-      Run(state_.OnStreamClosed(stream, "too many messages", now));
-      Shut(stream, absl::ResourceExhaustedError(absl::StrCat(
-                       "more than ", protocol::kMaxMessagesPerSecond,
-                       " messages in a second")));
+    if (const absl::Status flood = CheckFlood(it->second, message, now);
+        !flood.ok()) {
+      Run(state_.OnStreamClosed(stream, std::string(flood.message()), now));
+      Shut(stream, flood);
     } else if (!IsReportTooMany(it->second, message)) {
       it->second.said_hello =
           true;  // If it was not Hello, it is closed anyway.
@@ -198,7 +181,7 @@ void Driver::OnMessage(StreamId stream, protocol::AgentMessage message) {
       }
       HearWitness(it->second, message);
       trail_.OnMessage(stream, caller, message, effects, durable_, Now());
-      Run(std::move(effects), caller);
+      Run(std::move(effects), {caller});
     }
   }
   Deliver();
@@ -222,6 +205,7 @@ void Driver::Tick() {
     if (read_only_ && now >= next_heal_) TryHeal(now);
     Run(state_.Tick(now));
     if (!read_only_) {
+      trail_.OnTick(Now());
       WriteAudit();
       TellHead(now);
     }
@@ -279,7 +263,7 @@ void Driver::Expel(const std::string& agent,
     trail_.OnRefused({"agent expelled", caller, job.value_or(""),
                       absl::StrCat("agent ", agent), reason, ""},
                      Now());
-    Run(state_.Expel(agent, job, reason, clock_()), caller);
+    Run(state_.Expel(agent, job, reason, clock_()), {caller});
   }
   Deliver();
 }
@@ -291,9 +275,10 @@ absl::Status Driver::Operate(
   absl::Status status;
   {
     Turn turn(*this);
+    RETURN_IF_ERROR(TakeChange(caller));
     auto effects = change(state_, clock_());
     if (effects.ok()) {
-      Run(*std::move(effects), caller);
+      Run(*std::move(effects), {caller, /*operates=*/true});
       if (read_only_) {
         status = absl::UnavailableError(
             "the coordinator's journal cannot be written; see its log");
@@ -307,13 +292,14 @@ absl::Status Driver::Operate(
 }
 
 absl::Status Driver::Append(const std::vector<JournalRecord>& records,
-                            const protocol::Caller& caller) {
+                            const AuditTrail::Cause& cause) {
   const AuditTrail::Time now = Now();
+  // What it leaves out becomes a line that waits.
+  std::vector<protocol::AuditEvent> caused =
+      trail_.LinesOf(records, cause, durable_, now);
   const std::vector<protocol::AuditEvent> waiting = trail_.Take(now);
   std::vector<protocol::AuditEvent> lines = waiting;
-  for (protocol::AuditEvent& line : trail_.LinesOf(records, caller, now)) {
-    lines.push_back(std::move(line));
-  }
+  for (protocol::AuditEvent& line : caused) lines.push_back(std::move(line));
   mu_.Unlock();
   const absl::Status written = journal_->Append(records, lines);
   mu_.Lock();
@@ -321,9 +307,9 @@ absl::Status Driver::Append(const std::vector<JournalRecord>& records,
   return written;
 }
 
-void Driver::Run(Effects effects, const protocol::Caller& caller) {
+void Driver::Run(Effects effects, const AuditTrail::Cause& cause) {
   if (!effects.records.empty()) {
-    const absl::Status status = Append(effects.records, caller);
+    const absl::Status status = Append(effects.records, cause);
     if (!status.ok()) return Fail(status);
     for (const JournalRecord& record : effects.records) durable_.Apply(record);
   }

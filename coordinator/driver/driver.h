@@ -41,6 +41,7 @@
 #include "base/repeat_filter.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/driver/audit_trail.h"
+#include "coordinator/driver/caller_budgets.h"
 #include "coordinator/driver/witnesses.h"
 #include "coordinator/store/journal.h"
 
@@ -152,6 +153,10 @@ class Driver {
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
+  // Before an operator changes anything.
+  // ResourceExhausted: he has changed too much of late.
+  absl::Status TakeChange(const protocol::Caller& caller)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What an operator wants; OK: it is durable, with the lines of its records.
   absl::Status Operate(
       const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
@@ -159,11 +164,11 @@ class Driver {
       const protocol::Caller& caller);
   // OK: the line is durable.
   absl::Status Record(protocol::AuditEvent event);
-  void Run(Effects effects, const protocol::Caller& caller = {})
+  void Run(Effects effects, const AuditTrail::Cause& cause = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   // With the lines of the audit log that wait. The mutex is free meanwhile.
   absl::Status Append(const std::vector<JournalRecord>& records,
-                      const protocol::Caller& caller)
+                      const AuditTrail::Cause& cause)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
   // What the message says of the audit log.
@@ -187,9 +192,13 @@ class Driver {
   // Adds what the shell knows; nothing to an empty one.
   void Prove(protocol::HistoryMark& mark) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
-  // Counts a message; whether that is one too many for the stream to go on, or
-  // of its reports.
-  bool TooMany(OpenStream& stream, absl::Duration now) const;
+  // Counts a message, and the ranks that join with it, before it changes
+  // anything. ResourceExhausted: one too many for the stream to go on.
+  absl::Status CheckFlood(OpenStream& stream,
+                          const protocol::AgentMessage& message,
+                          absl::Duration now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_, mu_);
+  // Whether it is one of too many reports.
   bool IsReportTooMany(OpenStream& stream,
                        const protocol::AgentMessage& message) const;
   void Warn(std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -214,6 +223,7 @@ class Driver {
   CoordinatorState state_ ABSL_GUARDED_BY(mu_);
   Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.
   AuditTrail trail_ ABSL_GUARDED_BY(mu_);
+  CallerBudgets budgets_ ABSL_GUARDED_BY(mu_);
   Witnesses witnesses_ ABSL_GUARDED_BY(mu_);
   uint64_t told_head_ ABSL_GUARDED_BY(mu_) = 0;  // The line.
   absl::Duration next_head_ ABSL_GUARDED_BY(mu_);

@@ -144,7 +144,7 @@ class DriverTest : public ::testing::Test {
                    const std::string& cluster = "",
                    const std::vector<protocol::AuditHead>& audit = {}) {
     stream_ = std::make_shared<FakeStream>(&journal_);
-    const StreamId id = *driver_->Open(stream_);
+    const StreamId id = *driver_->Open(stream_, caller_);
     driver_->OnMessage(
         id,
         protocol::AgentHello{
@@ -168,7 +168,17 @@ class DriverTest : public ::testing::Test {
     Say(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
   }
 
+  // Its trainer left, and another one comes in its place.
+  void JoinAnew(StreamId id) {
+    Say(id,
+        protocol::TrainerLeft{{"job", 0}, 0, trainer_.attach_id, "detached"});
+    ++trainer_.attach_id.hi;
+    trainer_.launch = absl::StrCat("run-", trainer_.attach_id.hi);
+    Join(id);
+  }
+
   absl::Duration now_ = absl::Seconds(1000);
+  protocol::Caller caller_;  // Of the next stream.
   FakeJournal journal_;
   std::unique_ptr<Driver> driver_;
   std::shared_ptr<FakeStream> stream_;
@@ -334,6 +344,82 @@ TEST_F(DriverTest, sec_audit_WhoTriesMuchHidesNotWhatOthersTry) {
   refuse("spiffe://pactrain/operator/bob", 1);
   driver_->Tick();
   EXPECT_EQ(journal_.lines.back(), "call refused");
+}
+
+TEST_F(DriverTest, sec_audit_WhoJoinsAndLeavesInALoopPushesOutNoOthersLines) {
+  caller_ = {"spiffe://pactrain/agent/a", "7F"};
+  const StreamId id = Connect();
+  Join(id);
+  for (int i = 0; i < 1000; ++i) {
+    JoinAnew(id);
+    now_ += absl::Milliseconds(100);
+    driver_->Tick();
+  }
+  EXPECT_TRUE(stream_->closed.ok());
+  EXPECT_GE(journal_.lines.size(), LineBudget::kMaxLinesOfOne);
+  EXPECT_LT(journal_.lines.size(), LineBudget::kMaxLinesOfOne + 10);
+  EXPECT_EQ(Count(journal_.lines, "left out"), 1);
+  // What others do is told all the same.
+  ASSERT_OK(driver_->Drain("a", true, {"spiffe://pactrain/operator", "9"}));
+  EXPECT_EQ(Count(journal_.lines, "agent drained"), 1);
+  now_ += LineBudget::kTime;
+  driver_->Tick();
+  EXPECT_EQ(Count(journal_.lines, "left out"), 2);
+}
+
+TEST_F(DriverTest, sec_audit_AnOperatorBeyondItsChangesIsRefusedThemselves) {
+  Join(Connect());
+  const protocol::Caller bob = {"spiffe://pactrain/operator/bob", "9"};
+  const protocol::GroupId job = {"job", 0};
+  for (int i = 0; i < protocol::kMaxChangesAtOnce; ++i) {
+    const auto pin =
+        i % 2 == 0 ? std::nullopt : std::optional(Pin{protocol::Mode::kFull});
+    ASSERT_OK(driver_->SetPin(job, pin, bob));
+  }
+  driver_->Tick();
+  const auto appends = journal_.appends;
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("spiffe://pactrain/operator/bob makes more than 500 "
+                         "changes at once"));
+  EXPECT_THAT(driver_->SetPin(job, std::nullopt, bob), is_refused);
+  EXPECT_THAT(driver_->Forget("job", bob), is_refused);
+  EXPECT_THAT(driver_->Evict("agent/a", bob), is_refused);
+  EXPECT_THAT(driver_->Readmit("agent/a", bob), is_refused);
+  EXPECT_THAT(driver_->Drain("a", true, bob), is_refused);
+  EXPECT_THAT(driver_->Undrain("a", bob), is_refused);
+  EXPECT_THAT(driver_->Backup("first", bob), is_refused);
+  EXPECT_EQ(journal_.appends, appends);
+  EXPECT_TRUE(journal_.kept.groups.at(job).pin);
+  driver_->Tick();
+  EXPECT_EQ(journal_.lines.back(), "call refused");
+  EXPECT_EQ(Count(journal_.lines, "call refused"), 1);
+  EXPECT_OK(
+      driver_->SetPin(job, std::nullopt, {"spiffe://pactrain/operator", "8"}));
+  now_ += absl::Seconds(10);
+  EXPECT_OK(driver_->Backup("first", bob));
+}
+
+TEST_F(DriverTest, sec_limits_JoinsOfAnAgent) {
+  caller_ = {"spiffe://pactrain/agent/a", "7F"};
+  const StreamId id = Connect();
+  Join(id);
+  for (int i = 1; i < protocol::kMaxJoinsAtOnce; ++i) {
+    JoinAnew(id);
+    Join(id);  // What is said again is no other one.
+  }
+  EXPECT_TRUE(stream_->closed.ok());
+  JoinAnew(id);
+  EXPECT_THAT(stream_->closed,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("spiffe://pactrain/agent/a brings more than "
+                                 "4096 new ranks at once")));
+  driver_->Tick();
+  EXPECT_EQ(Count(journal_.lines, "agent refused"), 1);
+  // What the message wanted was not done.
+  EXPECT_EQ(Count(journal_.lines, "left out"), 1);
+  EXPECT_EQ(journal_.kept.groups.at({"job", 0}).generation.number,
+            uint64_t{protocol::kMaxJoinsAtOnce});
 }
 
 TEST_F(DriverTest, AnAgentSaysWhatItKeepsByNow) {

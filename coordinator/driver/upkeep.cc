@@ -63,6 +63,10 @@ std::vector<std::string> Driver::EvictedRules() const {
 absl::StatusOr<std::string> Driver::Backup(const std::string& name,
                                            const protocol::Caller& caller) {
   const std::string what = absl::StrCat("backups/", name);
+  {
+    base::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(TakeChange(caller));
+  }
   RETURN_IF_ERROR(
       Record({"backup", caller, "", what, "asked for by an operator", ""}));
   auto path = journal_->Backup(name);
