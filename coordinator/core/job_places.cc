@@ -110,12 +110,14 @@ void Group::TurnAway(const std::string& reason, Context& c) {
 
 bool Group::IsNew(const protocol::LocalTrainers& local,
                   const protocol::TrainerJoined& joined) const {
-  const protocol::Digest& id = joined.trainer.attach_id;
   if (joined.generation != 0) return false;
+  const protocol::Digest& id = joined.trainer.attach_id;
   // Who leaves and joins at once does so each time.
   if (protocol::FindLeft(local, id) != nullptr) return true;
-  return membership_.Find(id) == nullptr &&
-         !(running() && seats_.Find(id) != nullptr);
+  if (const Candidate* waiting = membership_.Find(id)) {
+    return !(waiting->trainer == joined.trainer);
+  }
+  return !running() || seats_.Find(id) == nullptr;
 }
 
 size_t CoordinatorState::CountNew(const protocol::LocalTrainers& local) const {

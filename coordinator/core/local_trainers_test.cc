@@ -59,6 +59,28 @@ TEST_F(LocalTrainersTest, TheSameAgainAndAnOlderOneChangeNothing) {
   EXPECT_EQ(Newest().number, 2u);
 }
 
+TEST_F(LocalTrainersTest, sec_limits_JoinsAreRanksThatComeAnew) {
+  t_.Connect("a", "x");
+  t_.Join("a", 0, 2);
+  EXPECT_EQ(t_.state().CountNew(t_.LocalOf("a")), 0u);  // It waits.
+  LocalTrainers local = t_.LocalOf("a");
+  local.here[0].trainer.launch = "run-2";
+  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  local.group.job = "other";
+  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  t_ = TestCluster();
+  Start(OnShrink::kContinue);
+  local = t_.LocalOf("b");
+  EXPECT_EQ(t_.state().CountNew(local), 0u);
+  // Who leaves and comes back in one message.
+  TrainerJoined& first = local.here[0];
+  first.generation = 0;
+  local.left.push_back({t_.group, 2, first.trainer.attach_id, "detached"});
+  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  first.generation = 1;  // It goes on.
+  EXPECT_EQ(t_.state().CountNew(local), 0u);
+}
+
 TEST_F(LocalTrainersTest, WhoLeftWhileTheStreamWasDownLeftForThatReason) {
   for (const char* const reason : {"detached", "killed by signal 9"}) {
     t_ = TestCluster();
