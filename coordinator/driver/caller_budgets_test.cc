@@ -34,8 +34,12 @@ TEST(CallerBudgetsTest, sec_limits_JoinsOfOneIdentity) {
                                  "have; it is shut out for 1m")));
   EXPECT_OK(budgets.TakeJoins(agent, 0, kNow));  // Votes, and who leaves.
   EXPECT_OK(budgets.TakeJoins({"spiffe://pactrain/agent/b", "8F"}, 1, kNow));
-  // The whole node comes back.
-  EXPECT_OK(budgets.TakeJoins(agent, kNode, kNow + absl::Minutes(1)));
+  // The whole node comes back, and no more than a minute's.
+  const absl::Duration later = kNow + absl::Minutes(1);
+  EXPECT_OK(budgets.TakeJoins(agent, kNode, later));
+  EXPECT_OK(budgets.TakeJoins(agent, 60 * protocol::kMaxJoinsPerSecond - kNode,
+                              later));
+  EXPECT_FALSE(budgets.TakeJoins(agent, 1, later).ok());
 }
 
 TEST(CallerBudgetsTest, sec_limits_JoinsOfAllNamesOfAJobKey) {
@@ -74,7 +78,11 @@ TEST(CallerBudgetsTest, sec_limits_ChangesOfOneOperator) {
                                  "than 500 changes at once and 1 a second "
                                  "after them")));
   EXPECT_OK(budgets.TakeChange({"spiffe://pactrain/operator/eve", ""}, kNow));
-  EXPECT_OK(budgets.TakeChange(bob, kNow + absl::Seconds(10)));
+  const absl::Duration later = kNow + absl::Seconds(10);
+  for (int i = 0; i < 10 * protocol::kMaxChangesPerSecond; ++i) {
+    EXPECT_OK(budgets.TakeChange(bob, later));
+  }
+  EXPECT_FALSE(budgets.TakeChange(bob, later).ok());
 }
 
 }  // namespace
