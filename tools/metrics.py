@@ -22,9 +22,9 @@ on them: [monitoring.md](monitoring.md).
 
 Label `training_job` is the job's name: Prometheus sets `job` itself. `model` counts the attached
 models of a job from 0. Series of a job come with the job, with zeros from the start, at most 200
-for each attached model; an agent keeps those of ended jobs until it stops, and a coordinator those of
-the 100 that ended last in order and the 100 that failed last. An agent's counters grow since it saw
-the job first.
+for each attached model; an agent keeps those of ended jobs until it stops, and a coordinator those
+of the 100 that ended last in order and the 100 that failed last. An agent's counters grow since it
+saw the job first.
 """
 
 

@@ -98,8 +98,9 @@ TEST_F(AuditTrailTest, ARefusedJoinAndARefusedAgentAreToldWithTheReason) {
 }
 
 TEST_F(AuditTrailTest, sec_audit_AForgottenJobIsToldWithForWhom) {
-  const auto lines = trail_.LinesOf(
-      {GroupForgotten{{"job", 0}, "for job 'b' of agent 'b'"}}, kAgent, Now());
+  const auto lines =
+      trail_.LinesOf({GroupForgotten{{"job", 0}, "for job 'b' of agent 'b'"}},
+                     {kAgent}, {}, Now());
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].kind, "job forgotten");
   EXPECT_EQ(lines[0].what, "to make room");
