@@ -214,8 +214,7 @@ void AuditTrail::OnMessage(StreamId stream, const Caller& caller,
     OnLeft(stream, *local, known, now);
   }
   for (const Effects::Alarm& alarm : effects.alarms) {
-    AddCaused(
-        {"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},
+    Add({"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},
         now);
   }
   for (const Effects::Send& send : effects.sends) {

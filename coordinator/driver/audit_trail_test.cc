@@ -162,10 +162,14 @@ TEST_F(AuditTrailTest, sec_audit_WhatOneSourceCausesIsLeftOutAndCounted) {
   EXPECT_EQ(lines[0].what, "more lines that it causes");
   EXPECT_EQ(lines[0].why, "more than 1000 in ten minutes");
   trail_.Take(Now());
-  // Of others, and refusals, are told.
+  // Of others, refusals and alarms are told.
   Hello({"spiffe://pactrain/agent/b", "8F"}, "b");
   trail_.OnRefused({"call refused", kAgent, "", "x", "y", ""}, Now());
-  EXPECT_EQ(Lines(), 2u);
+  Effects alarming;
+  alarming.alarms.push_back({{"job", 0}, "a", "enormous"});
+  trail_.OnMessage(1, kAgent, protocol::StepReport{}, alarming, Running(),
+                   Now());
+  EXPECT_EQ(Lines(), 3u);
   trail_.Take(Now());
   now_ += LineBudget::kTime;
   trail_.OnTick({now_, absl::UnixEpoch() + LineBudget::kTime});

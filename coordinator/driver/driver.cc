@@ -363,7 +363,9 @@ void Driver::Fail(const absl::Status& status) {
 
 void Driver::TryHeal(absl::Duration now) {
   next_heal_ = now + kHealInterval;
+  mu_.Unlock();
   const absl::Status status = journal_->Append({}, {});
+  mu_.Lock();
   if (!status.ok()) {
     Warn(absl::StrCat("the journal still cannot be written: ",
                       status.message()));

@@ -660,7 +660,16 @@ TEST_F(DriverTest, WhoOnlyReadsDoesNotWaitForTheDisk) {
   driver_->Tick();
   EXPECT_EQ(agents, 1u);
   EXPECT_EQ(Count(journal_.lines, "call refused"), 0);
+  // Also while it is tried whether it can be written again.
+  journal_.full = true;
+  driver_->Tick();
+  now_ += absl::Minutes(1);
+  agents = 7;
+  driver_->Tick();
+  EXPECT_EQ(agents, 0u);  // All connect again.
+  journal_.full = false;
   journal_.on_append = nullptr;
+  now_ += absl::Minutes(1);
   driver_->Tick();
   EXPECT_EQ(Count(journal_.lines, "call refused"), 1);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "protocol/audit.h"
 
 namespace pactrain::coordinator {
 
@@ -76,8 +77,8 @@ absl::Status CheckRoom(const std::set<std::shared_ptr<JobWatch>>& watches,
   constexpr size_t kMaxOfOne = AdminService::kMaxWatchersOfOne;
   std::map<std::string, size_t> held;
   for (const auto& watch : watches) ++held[watch->who()];
-  // In plain text nobody has a name.
-  if (!who.empty() && held[who] >= kMaxOfOne) {
+  // In plain text all have one name.
+  if (who != protocol::Caller().who && held[who] >= kMaxOfOne) {
     return absl::ResourceExhaustedError(absl::StrCat(
         who, " holds ", held[who], " of the ", kMax,
         " watches, as many as one may; end one, or use pactrain-admin job"));
@@ -85,7 +86,7 @@ absl::Status CheckRoom(const std::set<std::shared_ptr<JobWatch>>& watches,
   if (watches.size() < kMax) return absl::OkStatus();
   std::vector<std::pair<size_t, std::string>> most;
   for (const auto& [name, count] : held) {
-    if (count > 0) most.emplace_back(count, name.empty() ? "local" : name);
+    if (count > 0) most.emplace_back(count, name);
   }
   std::sort(most.rbegin(), most.rend());
   if (most.size() > kNamed) most.resize(kNamed);
