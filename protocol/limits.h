@@ -48,6 +48,10 @@ inline constexpr int kMaxPeerHandshakes = 64;
 // only ask. More than as many are left for others then.
 inline constexpr int kMaxLocalConnections = 2300;
 inline constexpr int kMaxLocalConnectionsOfAnotherUser = 1100;
+// Trainers that such a user may bring anew, at once and in each second after:
+// less than the coordinator takes of the agent (kMaxJoinsPerSecond).
+inline constexpr int kMaxLocalHellosAtOnce = 1100;
+inline constexpr int kMaxLocalHellosPerSecond = 16;
 // Of an agent's socket, beside those, until who was refused has read why.
 inline constexpr int kMaxLocalRefused = 64;
 inline constexpr int kHandshakeSeconds = 5;      // TLS and what comes first.

@@ -68,7 +68,12 @@ LocalServer::LocalServer(asio::io_context& io, const Options& options,
       acceptor_(io, fcntl(file_.fd(), F_DUPFD_CLOEXEC, 0)),
       accept_timer_(io),
       places_(AtMost(options.max_connections)),
-      refused_places_(AtMost(protocol::kMaxLocalRefused)) {}
+      refused_places_(AtMost(protocol::kMaxLocalRefused)),
+      hellos_({.of = "trainers",
+               .whose = "one user",
+               .at_once = protocol::kMaxLocalHellosAtOnce,
+               .per_second = protocol::kMaxLocalHellosPerSecond,
+               .shut_out = absl::Seconds(1)}) {}
 
 LocalServer::~LocalServer() {
   StopListening();
@@ -245,6 +250,14 @@ void LocalServer::OnPacket(TrainerLink& link,
                                  "user other than its own may.\nStop trainers "
                                  "that are no longer needed, or run an agent "
                                  "as this user."));
+    }
+    if (entry.another_user) {
+      const absl::Status taken = hellos_.Take(entry.user, base::MonotonicNow());
+      if (!taken.ok()) {
+        return Refuse(entry, wire::Code::kRefused,
+                      absl::StrCat(entry.user, " attaches ", taken.message(),
+                                   ".\nLet its trainers attach less often."));
+      }
     }
     entry.introduced = true;
     entry.places->Prove(entry.place);

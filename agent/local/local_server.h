@@ -27,6 +27,7 @@
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
 #include "base/connection_places.h"
+#include "base/identity_budgets.h"
 #include "base/repeat_filter.h"
 #include "protocol/limits.h"
 #include "trainer/wire.h"
@@ -128,6 +129,8 @@ class LocalServer : private TrainerLinkOwner {
   uint64_t next_id_ = 1;
   base::ConnectionPlaces places_;
   base::ConnectionPlaces refused_places_;  // While they read why.
+  // By user, that the coordinator does not hold all at this agent against it.
+  base::IdentityBudgets hellos_;
   uint64_t refused_ = 0;
   base::RepeatFilter told_;
   std::map<uint64_t, Entry> links_;

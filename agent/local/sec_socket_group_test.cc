@@ -209,5 +209,25 @@ TEST_F(CrowdTest, sec_limits_LocalConnectionsOfAnotherUser) {
   for (int i = 0; i <= kMost; ++i) own.push_back(Attach());
 }
 
+// Else the coordinator would close the connection of all users' agent.
+TEST_F(CrowdTest, sec_limits_LocalHellosOfAnotherUser) {
+  Restart(access_);
+  constexpr size_t kMost = protocol::kMaxLocalHellosAtOnce;
+  for (int tries = 0; tries < 2; ++tries) {
+    const Crowd bob = BobConnects(kMost / 2, /*hello=*/true);
+    ASSERT_TRUE(RunUntil(
+        [&] { return events_.hellos.size() == (tries + 1) * kMost / 2; }));
+  }
+  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 0; }));
+  // More than he is given meanwhile, even if that takes half a minute.
+  const Crowd bob =
+      BobConnects(30 * protocol::kMaxLocalHellosPerSecond, /*hello=*/true);
+  EXPECT_TRUE(RunUntil([&] { return server_->refused() > 0; }));
+  EXPECT_EQ(log_.Count("user 64002 attaches more than 1100 trainers at once"),
+            1)
+      << log_.text();
+  EXPECT_EQ(ToldTo(kAlice, {kGroup}), "");
+}
+
 }  // namespace
 }  // namespace pactrain::agent

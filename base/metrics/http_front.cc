@@ -33,27 +33,23 @@ using Error = asio::error_code;
 // Whose decrypted connections are, by their port of loopback.
 class Sources {
  public:
-  struct Of {
-    std::string source;  // Empty: there is none.
-    ConnectionPlaces::Place place = 0;
-  };
-  void Set(uint16_t port, Of of) {
+  void Set(uint16_t port, HttpFront::Client client) {
     MutexLock lock(&mu_);
-    by_port_[port] = std::move(of);
+    by_port_[port] = std::move(client);
   }
   void Remove(uint16_t port) {
     MutexLock lock(&mu_);
     by_port_.erase(port);
   }
-  Of Get(uint16_t port) const {
+  HttpFront::Client Get(uint16_t port) const {
     MutexLock lock(&mu_);
     const auto it = by_port_.find(port);
-    return it == by_port_.end() ? Of() : it->second;
+    return it == by_port_.end() ? HttpFront::Client() : it->second;
   }
 
  private:
   mutable Mutex mu_;
-  std::map<uint16_t, Of> by_port_ ABSL_GUARDED_BY(mu_);
+  std::map<uint16_t, HttpFront::Client> by_port_ ABSL_GUARDED_BY(mu_);
 };
 
 asio::ssl::context ContextOf(const TlsContext& context) {
@@ -164,7 +160,7 @@ class Session : public std::enable_shared_from_this<Session> {
                  // Who has said all may still want the answer.
                  if (error == asio::error::eof && !self->tls_) return;
                  if (error) return self->Close();
-                 self->CloseAfter(self->limits_.silence);
+                 if (!self->writes_) self->CloseAfter(self->limits_.silence);
                  self->Forward(bytes);
                });
   }
@@ -183,8 +179,10 @@ class Session : public std::enable_shared_from_this<Session> {
           if (error) return self->End();
           // Who does not read is dropped before who has nothing to read.
           self->CloseAfter(self->limits_.request);
+          self->writes_ = true;
           self->WriteClient(asio::buffer(self->down_, bytes),
                             [self](const Error& error, size_t) {
+                              self->writes_ = false;
                               if (error) return self->Close();
                               self->CloseAfter(self->limits_.silence);
                               self->Down();
@@ -214,7 +212,8 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::steady_timer timer_;
   const std::string source_;
   uint16_t port_ = 0;
-  size_t head_ = 0;  // Bytes of it in up_.
+  bool writes_ = false;  // To the client.
+  size_t head_ = 0;      // Bytes of it in up_.
   Buffer up_, down_;
 };
 
@@ -256,17 +255,12 @@ class HttpFront::Impl {
     thread_ = std::thread([this] { io_.run(); });
     return bound;
   }
-  std::string SourceOf(uint16_t port) const {
-    return sources_.Get(port).source;
+  Client ClientOf(uint16_t port) const { return sources_.Get(port); }
+  void Keep(ConnectionPlaces::Place place) {
+    asio::post(io_, [this, place] { places_.Prove(place); });
   }
-  void Keep(uint16_t port) {
-    asio::post(io_, [this, place = sources_.Get(port).place] {
-      places_.Prove(place);
-    });
-  }
-  void Close(uint16_t port) {
-    asio::post(io_,
-               [this, place = sources_.Get(port).place] { CloseAt(place); });
+  void Close(ConnectionPlaces::Place place) {
+    asio::post(io_, [this, place] { CloseAt(place); });
   }
 
  private:
@@ -334,12 +328,12 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(
   return front;
 }
 
-std::string HttpFront::SourceOf(uint16_t port) const {
-  return impl_->SourceOf(port);
+HttpFront::Client HttpFront::ClientOf(uint16_t port) const {
+  return impl_->ClientOf(port);
 }
 
-void HttpFront::Keep(uint16_t port) { impl_->Keep(port); }
+void HttpFront::Keep(ConnectionPlaces::Place place) { impl_->Keep(place); }
 
-void HttpFront::Close(uint16_t port) { impl_->Close(port); }
+void HttpFront::Close(ConnectionPlaces::Place place) { impl_->Close(place); }
 
 }  // namespace pactrain::base

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/connection_places.h"
 #include "base/net.h"
 #include "base/tls/tls_files.h"
 
@@ -43,14 +44,17 @@ class HttpFront {
 
   // With the port that was chosen for port 0.
   const HostPort& address() const { return address_; }
-  // Of the connection that comes to the target from `port` of loopback: the
-  // address of the client; empty: there is none.
-  std::string SourceOf(uint16_t port) const;
-  // The same one gives way to nobody from now on. The server behind bounds how
-  // many do not.
-  void Keep(uint16_t port);
-  // The same one is over, and what it has not read is lost.
-  void Close(uint16_t port);
+  struct Client {
+    std::string source;  // Its address; empty: there is none.
+    ConnectionPlaces::Place place = 0;
+  };
+  // Of the connection that comes to the target from `port` of loopback.
+  Client ClientOf(uint16_t port) const;
+  // It gives way to nobody from now on. The server behind bounds how many do
+  // not. Nothing if it is over.
+  void Keep(ConnectionPlaces::Place place);
+  // It is over, and what it has not read is lost.
+  void Close(ConnectionPlaces::Place place);
 
  private:
   class Impl;

@@ -64,22 +64,13 @@ void HttpServer::Add(const std::string& path,
   server_->addHandler(path, *handlers_.back());
 }
 
-namespace {
-uint16_t PortOf(const mg_connection* connection) {
-  return static_cast<uint16_t>(mg_get_request_info(connection)->remote_port);
-}
-}  // namespace
-
-std::string HttpServer::SourceOf(const mg_connection* connection) const {
-  return front_->SourceOf(PortOf(connection));
+HttpFront::Client HttpServer::ClientOf(const mg_connection* connection) const {
+  const mg_request_info* info = mg_get_request_info(connection);
+  return front_->ClientOf(static_cast<uint16_t>(info->remote_port));
 }
 
-void HttpServer::Keep(const mg_connection* connection) {
-  front_->Keep(PortOf(connection));
-}
+void HttpServer::Keep(ConnectionPlaces::Place place) { front_->Keep(place); }
 
-void HttpServer::Close(const mg_connection* connection) {
-  front_->Close(PortOf(connection));
-}
+void HttpServer::Close(ConnectionPlaces::Place place) { front_->Close(place); }
 
 }  // namespace pactrain::base

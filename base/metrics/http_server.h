@@ -61,12 +61,11 @@ class HttpServer {
 
   // As bound, with the port that was chosen for port 0.
   const HostPort& address() const { return address_; }
-  // The address of who asks. Thread-safe.
-  std::string SourceOf(const mg_connection* connection) const;
-  // As those of HttpFront. Thread-safe. REQUIRES: `connection` is being
-  // answered.
-  void Keep(const mg_connection* connection);
-  void Close(const mg_connection* connection);
+  // Who asks. Thread-safe, as the others.
+  HttpFront::Client ClientOf(const mg_connection* connection) const;
+  // As those of HttpFront.
+  void Keep(ConnectionPlaces::Place place);
+  void Close(ConnectionPlaces::Place place);
 
  private:
   HttpServer();

@@ -50,7 +50,7 @@ class PageHandler : public CivetHandler {
       const absl::Status shown =
           CheckBearer(token_file_, mg_get_header(connection, "Authorization"));
       if (!shown.ok()) {
-        on_refused_(http_->SourceOf(connection), path_, shown.message());
+        on_refused_(http_->ClientOf(connection).source, path_, shown.message());
         Answer(connection, "401 Unauthorized\r\nWWW-Authenticate: Bearer",
                "text/plain", "a bearer token is needed\n");
         return true;

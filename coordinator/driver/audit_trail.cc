@@ -1,6 +1,7 @@
 #include "coordinator/driver/audit_trail.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -184,17 +185,19 @@ std::vector<AuditEvent> AuditTrail::LinesOf(
     LineWriter writer{cause, agents};
     std::visit(writer, record);
     if (writer.lines.empty()) continue;
-    Caller payer = cause.caller;
-    if (payer.who == kCoordinator.who) {
-      for (const protocol::Member& member : MembersOf(record, known)) {
-        const Caller agent = CallerOf(member.agent, agents);
-        if (payer.who == kCoordinator.who ||
-            budget_.LinesOf(agent) > budget_.LinesOf(payer)) {
-          payer = agent;
-        }
+    // Of its job's agents the one that has caused fewest, so that none hides
+    // what happens to a job of others; of no job who caused it.
+    std::optional<Caller> payer;
+    for (const protocol::Member& member : MembersOf(record, known)) {
+      const Caller agent = CallerOf(member.agent, agents);
+      if (!payer || budget_.LinesOf(agent) < budget_.LinesOf(*payer)) {
+        payer = agent;
       }
     }
-    if (!writer.always && !Takes(payer, writer.lines.size(), now)) continue;
+    if (!writer.always &&
+        !Takes(payer.value_or(cause.caller), writer.lines.size(), now)) {
+      continue;
+    }
     for (AuditEvent& line : writer.lines) {
       line.at = TimeText(now.wall);
       lines.push_back(std::move(line));
@@ -296,6 +299,8 @@ void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
 }
 
 bool AuditTrail::Takes(const Caller& caller, uint64_t lines, const Time& now) {
+  // In plain text all have one name.
+  if (caller.who == Caller().who) return true;
   OnTick(now);
   const LineBudget::Word word = budget_.Take(caller, lines, now.monotonic);
   if (word == LineBudget::Word::kFirstLeftOut) {

@@ -42,10 +42,10 @@ class AuditTrail {
     bool operates = false;  // What an operator does is never left out.
   };
 
-  // The lines of records, as far as they are within the budget of who caused
-  // them. `known`: what was durable before. What the coordinator does by itself
-  // counts as of that agent of the group which has caused most lines. A kind of
-  // record that is to have a line gets an overload in audit_trail.cc.
+  // The lines of records, as far as they are within a budget: that of the
+  // job's agent which has caused fewest lines, or else of who caused them.
+  // `known`: what was durable before. A kind of record that is to have a line
+  // gets an overload in audit_trail.cc.
   std::vector<protocol::AuditEvent> LinesOf(
       const std::vector<JournalRecord>& records, const Cause& cause,
       const Recovered& known, const Time& now);

@@ -208,7 +208,7 @@ TEST_F(AuditTrailTest, sec_audit_WhatAnOperatorDoesIsNeverLeftOut) {
   EXPECT_EQ(kinds(false).back(), "agent undrained");
 }
 
-TEST_F(AuditTrailTest, sec_audit_WhatComesWithTimeCountsAsOfWhoCausedMost) {
+TEST_F(AuditTrailTest, sec_audit_NoneHidesWhatHappensToAJobOfOthers) {
   const protocol::GroupId job{"job", 0};
   const protocol::Caller other = {"spiffe://pactrain/agent/b", "8F"};
   Hello();
@@ -222,12 +222,19 @@ TEST_F(AuditTrailTest, sec_audit_WhatComesWithTimeCountsAsOfWhoCausedMost) {
     lines += trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {}, known, Now())
                  .size();
   }
-  EXPECT_EQ(lines, LineBudget::kMaxLinesOfOne - 2);
-  EXPECT_EQ(Waiting().back().kind, "left out");
-  EXPECT_EQ(Waiting().back().caller.who, kAgent.who);
+  // Both have paid.
+  EXPECT_EQ(lines, 2 * LineBudget::kMaxLinesOfOne - 3);
   trail_.Take(Now());
   Hello(other, "b");
-  EXPECT_EQ(Lines(), 1u);
+  EXPECT_EQ(Waiting().back().kind, "left out");
+  trail_.Take(Now());
+  // Who has caused too much is of a job whose other agent has not.
+  known.groups[job].generation.members.push_back(
+      {"c", {3, 1}, "x", "127.0.0.1:9", {1}, {{9, 7}}});
+  EXPECT_EQ(
+      trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {kAgent}, known, Now())
+          .size(),
+      1u);
   // Also of agents that are away: all of one job key's are one.
   known.groups[job].generation.members = {
       {"n1..vision", {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}}};

@@ -105,8 +105,8 @@ class Driver {
   // too. One that fails leaves another line, which says why.
   absl::StatusOr<std::string> Backup(const std::string& name,
                                      const protocol::Caller& caller);
-  // The rules that Evict() has made.
-  std::vector<std::string> EvictedRules() const;
+  // The rules that Evict() has made, and that are durable.
+  std::vector<std::string> EvictedRules();
   // As CoordinatorState::Participants() and Expel().
   std::vector<CoordinatorState::Participant> Participants() const;
   void Expel(const std::string& agent, const std::optional<std::string>& job,

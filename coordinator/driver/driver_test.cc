@@ -650,7 +650,6 @@ TEST_F(DriverTest, WhoOnlyReadsDoesNotWaitForTheDisk) {
     std::thread reader([&] {
       agents = driver_->Snapshot().agents.size();
       driver_->Participants();
-      driver_->EvictedRules();
       driver_->AuditWitnesses();
       driver_->OnRefused({"call refused", {"x", ""}, "", "pin", "", ""});
     });

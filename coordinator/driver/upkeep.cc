@@ -53,8 +53,8 @@ absl::Status Driver::Readmit(const std::string& who,
                  caller);
 }
 
-std::vector<std::string> Driver::EvictedRules() const {
-  base::MutexLock lock(&mu_);
+std::vector<std::string> Driver::EvictedRules() {
+  Turn turn(*this);
   std::vector<std::string> rules;
   for (const auto& [rule, denied] : state_.denied()) rules.push_back(rule);
   return rules;

@@ -159,7 +159,7 @@ class Handler : public CivetHandler {
     // Browsers ask first without one.
     if (shown != nullptr) {
       refused_(
-          http_->SourceOf(connection),
+          http_->ClientOf(connection).source,
           absl::StrCat("it showed a wrong token to the page: ", may.message()));
     }
     Refuse(connection, "401 Unauthorized",
@@ -176,25 +176,25 @@ class Handler : public CivetHandler {
                     "view must be overview, links or job, and a job has its "
                     "name in job");
     }
-    Viewer viewer = {connection};
-    const base::ConnectionPlaces::Place place = Enter(viewer);
-    if (place == 0) return;
+    const base::HttpFront::Client client = http_->ClientOf(connection);
+    if (client.source.empty()) return;
+    Viewer viewer = {client.place};
+    const base::ConnectionPlaces::Place place = Enter(client.source, viewer);
     Send(connection, *view, viewer.gave_way);
     base::MutexLock lock(&mu_);
     viewers_.erase(place);
     places_.Release(place);
     // Else what it has not read yet would keep a connection.
-    http_->Close(connection);
+    http_->Close(client.place);
   }
 
   struct Viewer {
-    mg_connection* connection;
+    base::ConnectionPlaces::Place connection;  // At the front.
     std::atomic<bool> gave_way = false;
   };
-  // The viewer's place, where another one gives way if it must. 0: it has gone.
-  base::ConnectionPlaces::Place Enter(Viewer& viewer) {
-    const std::string source = http_->SourceOf(viewer.connection);
-    if (source.empty()) return 0;
+  // The viewer's place, where another one gives way if it must.
+  base::ConnectionPlaces::Place Enter(const std::string& source,
+                                      Viewer& viewer) {
     std::optional<base::ConnectionPlaces::GaveWay> gave_way;
     base::ConnectionPlaces::Place place = 0;
     {

@@ -351,50 +351,6 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AdminService::Evict(
-    grpc::CallbackServerContext* context, const v1::EvictRequest* request,
-    v1::EvictResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Evict");
-  if (status.ok()) {
-    status = access_->CheckIsAnother(*context, request->who());
-  }
-  std::set<std::string> meant;
-  if (status.ok()) {
-    auto connected = access_->MeantBy(request->who(), connected_());
-    status = connected.status();
-    if (status.ok()) meant = *std::move(connected);
-  }
-  if (status.ok()) {
-    auto done = driver_->Evict(request->who(), access_->CallerOf(*context));
-    status = done.status();
-    if (done.ok()) {
-      meant.merge(done->meant);
-      for (const std::string& who : meant) response->add_meant(who);
-      for (const std::string& who : done->known) {
-        if (response->known_size() == kMaxKnown) break;
-        response->add_known(who);
-      }
-    }
-  }
-  if (status.ok()) access_->SetEvicted(driver_->EvictedRules());
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* AdminService::Readmit(
-    grpc::CallbackServerContext* context, const v1::ReadmitRequest* request,
-    v1::ReadmitResponse*) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Readmit");
-  if (status.ok()) {
-    status = driver_->Readmit(request->who(), access_->CallerOf(*context));
-  }
-  if (status.ok()) access_->SetEvicted(driver_->EvictedRules());
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
 grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   const auto id = protocol::FromProto(request->group());

@@ -105,10 +105,13 @@ class AdminService : public v1::Admin::CallbackService {
   absl::Status AdmitAllJobs(const grpc::CallbackServerContext& context,
                             Right right, absl::string_view call);
   void Forget(const std::shared_ptr<JobWatch>& watch);
+  // So that calls are refused by them, too.
+  void TakeEvictedRules();
 
   Driver* const driver_;
   Access* const access_;
   const Connected connected_;
+  base::Mutex evicted_mu_;  // Of those, one at a time.
   base::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<JobWatch>> watches_ ABSL_GUARDED_BY(mu_);

@@ -92,9 +92,13 @@ class Launch:
                 self._pipes[rank].send(word)
 
     def kill(self, rank: int, how: signal.Signals = signal.SIGKILL) -> None:
-        pid = self._processes[rank].pid
-        assert pid is not None
-        os.kill(pid, how)
+        """A rank that is killed is dead by then, as launchers wait before they start another."""
+        process = self._processes[rank]
+        assert process.pid is not None
+        os.kill(process.pid, how)
+        if how == signal.SIGKILL:
+            process.join(PATIENCE_SECONDS)
+            assert not process.is_alive()
 
     def wait_until(self, done: Callable[[], bool], seconds: float) -> None:
         """Until `done` says so; AssertionError if it does not in time."""
