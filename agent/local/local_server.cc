@@ -22,6 +22,8 @@ using asio::posix::stream_descriptor;
 
 // When the process is out of descriptors.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// Until it is asked again whether it is a user's turn to bring a trainer.
+constexpr auto kTurn = std::chrono::seconds(1);
 // Before it is again the turn of those who are in.
 constexpr int kAcceptsAtOnce = 32;
 
@@ -33,6 +35,13 @@ std::string FailedPacket(wire::Code code, const std::string& text) {
   failed.final = 1;
   text.copy(failed.text, sizeof(failed.text) - 1);
   return PacketOf(failed);
+}
+
+std::string WaitingPacket(const std::string& text) {
+  wire::Waiting waiting = {};
+  waiting.header = {wire::Kind::kWaiting, sizeof(waiting)};
+  text.copy(waiting.text, sizeof(waiting.text) - 1);
+  return PacketOf(waiting);
 }
 
 // Whose sources are users: only the sum is bounded there.
@@ -72,8 +81,7 @@ LocalServer::LocalServer(asio::io_context& io, const Options& options,
       hellos_({.of = "trainers",
                .whose = "one user",
                .at_once = protocol::kMaxLocalHellosAtOnce,
-               .per_second = protocol::kMaxLocalHellosPerSecond,
-               .shut_out = absl::Seconds(1)}) {}
+               .per_second = protocol::kMaxLocalHellosPerSecond}) {}
 
 LocalServer::~LocalServer() {
   StopListening();
@@ -159,13 +167,11 @@ void LocalServer::Admit(Fd socket) {
                                " connections that it allows.\nStop trainers "
                                "that are no longer needed."));
   }
-  entry.handshake_timer = std::make_unique<asio::steady_timer>(io_);
-  entry.handshake_timer->expires_after(
-      absl::ToChronoNanoseconds(options_.handshake));
-  entry.handshake_timer->async_wait(
-      [link = entry.link](const asio::error_code& error) {
-        if (!error) link->Drop();
-      });
+  entry.timer = std::make_unique<asio::steady_timer>(io_);
+  entry.timer->expires_after(absl::ToChronoNanoseconds(options_.handshake));
+  entry.timer->async_wait([link = entry.link](const asio::error_code& error) {
+    if (!error) link->Drop();
+  });
 }
 
 bool LocalServer::TakePlace(Entry& entry, base::ConnectionPlaces& places) {
@@ -251,19 +257,12 @@ void LocalServer::OnPacket(TrainerLink& link,
                                  "that are no longer needed, or run an agent "
                                  "as this user."));
     }
-    if (entry.another_user) {
-      const absl::Status taken = hellos_.Take(entry.user, base::MonotonicNow());
-      if (!taken.ok()) {
-        return Refuse(entry, wire::Code::kRefused,
-                      absl::StrCat(entry.user, " attaches ", taken.message(),
-                                   ".\nLet its trainers attach less often."));
-      }
-    }
     entry.introduced = true;
     entry.places->Prove(entry.place);
-    entry.handshake_timer->cancel();
-    return events_->OnHello(link.id(), *hello);
+    entry.timer->cancel();
+    return PassOn(link.id(), *hello);
   }
+  if (entry.waits) return OnBadPacket(link, "it did not wait for its turn");
   std::visit(
       [&](const auto& message) {
         using T = std::decay_t<decltype(message)>;
@@ -275,19 +274,41 @@ void LocalServer::OnPacket(TrainerLink& link,
       *parsed);
 }
 
+void LocalServer::PassOn(uint64_t trainer, const wire::Hello& hello) {
+  Entry& entry = links_.at(trainer);
+  entry.waits = entry.another_user &&
+                !hellos_.Take(entry.user, base::MonotonicNow()).ok();
+  if (!entry.waits) return events_->OnHello(trainer, hello);
+  const std::string text =
+      absl::StrCat("this agent takes ", protocol::kMaxLocalHellosAtOnce,
+                   " trainers of ", entry.user, " at once, and then ",
+                   protocol::kMaxLocalHellosPerSecond, " a second");
+  SendIfRead(trainer, WaitingPacket(text));
+  if (told_.IsNews(text, base::MonotonicNow(), entry.user)) {
+    LOG_WARN("{}: more of them wait", text);
+  }
+  entry.timer->expires_after(kTurn);
+  entry.timer->async_wait([this, trainer, hello](const asio::error_code&) {
+    const auto it = links_.find(trainer);
+    if (it != links_.end() && it->second.waits) PassOn(trainer, hello);
+  });
+}
+
 void LocalServer::OnBadPacket(TrainerLink& link, const std::string& what) {
   Entry& entry = links_.at(link.id());
   const uint64_t id = link.id();
+  const bool known = entry.introduced && !std::exchange(entry.waits, false);
   Refuse(entry, wire::Code::kInvalidArgument,
          absl::StrCat("the agent did not understand its trainer: ", what,
                       ".\nUse the same release of library and agent."));
-  if (entry.introduced) {
+  if (known) {
     events_->OnTrainerGone(id, absl::StrCat("failed: ", what));
   }
 }
 
 void LocalServer::OnGone(TrainerLink& link, const std::string& reason) {
-  if (links_.at(link.id()).introduced) {
+  Entry& entry = links_.at(link.id());
+  if (entry.introduced && !std::exchange(entry.waits, false)) {
     events_->OnTrainerGone(link.id(), reason);
   }
 }

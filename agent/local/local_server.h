@@ -94,8 +94,9 @@ class LocalServer : private TrainerLinkOwner {
     bool another_user = false;  // Neither root nor the agent's own.
     base::ConnectionPlaces* places = nullptr;  // Where it has its place.
     base::ConnectionPlaces::Place place = 0;
-    bool introduced = false;  // Its Hello has been passed on.
-    std::unique_ptr<asio::steady_timer> handshake_timer;
+    bool introduced = false;                    // Its Hello has come,
+    bool waits = false;                         // but it is not its turn yet.
+    std::unique_ptr<asio::steady_timer> timer;  // Of the handshake, of a turn.
   };
 
   LocalServer(asio::io_context& io, const Options& options, SocketFile file,
@@ -112,6 +113,8 @@ class LocalServer : private TrainerLinkOwner {
   // Once in a while: who is refused may come back at once.
   void CountAndLog(const Entry& entry, const std::string& text);
   int TrainersOf(const std::string& user) const;
+  // Passes the Hello on once it is its user's turn, or its trainer is gone.
+  void PassOn(uint64_t trainer, const wire::Hello& hello);
 
   // TrainerLinkOwner:
   void OnPacket(TrainerLink& link, absl::Span<const uint8_t> packet) override;

@@ -58,7 +58,7 @@ Effects CoordinatorState::OnMessage(StreamId stream,
   Effects effects;
   if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
     OnHello(stream, *hello, now, effects);
-    return Told(std::move(effects));
+    return Told(std::move(effects), now);
   }
   const Agent* agent = agents_.Hear(stream, now);
   if (agent == nullptr) {
@@ -78,7 +78,7 @@ Effects CoordinatorState::OnMessage(StreamId stream,
     if (Group* group = FindGroup(report->group))
       group->OnReport(*agent, *report, c);
   }
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 absl::Status CoordinatorState::CheckHello(
@@ -150,7 +150,8 @@ absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
   return absl::FailedPreconditionError(stale_);
 }
 
-Effects CoordinatorState::Told(Effects effects) {
+Effects CoordinatorState::Told(Effects effects, absl::Duration now) {
+  NoteRefused(effects, now);
   if (effects.records.empty()) return effects;
   identity_.history.Wrote();
   std::vector<Effects::Send> sends;
@@ -217,6 +218,7 @@ void CoordinatorState::OnHello(StreamId stream,
 void CoordinatorState::OnLocalTrainers(const Agent& agent,
                                        const protocol::LocalTrainers& local,
                                        Group::Context& c) {
+  ForgetRefused(agent.stream, local);
   std::string why = WhyDrained(agent);
   Group* group = FindGroup(local.group);
   if (group == nullptr && why.empty() && !local.here.empty()) {
@@ -231,12 +233,17 @@ void CoordinatorState::OnLocalTrainers(const Agent& agent,
   }
   for (const protocol::TrainerJoined& joined : local.here) {
     if (why.empty() || (group != nullptr && joined.generation != 0)) continue;
+    if (WasRefused(agent.stream, local, joined, c.now)) continue;
     c.effects.sends.push_back(
         {agent.stream, protocol::JoinRefused{local.group, joined.trainer.rank,
                                              joined.trainer.attach_id, why}});
   }
   if (group != nullptr) {
-    group->OnLocalTrainers(agent, local, /*takes_new=*/why.empty(), c);
+    const auto takes = [&](const protocol::TrainerJoined& joined) {
+      return joined.generation != 0 ||
+             (why.empty() && !WasRefused(agent.stream, local, joined, c.now));
+    };
+    group->OnLocalTrainers(agent, local, takes, c);
   }
 }
 
@@ -256,7 +263,7 @@ Effects CoordinatorState::OnStreamClosed(StreamId stream,
         absl::StrCat("agent '", agent->name, "' lost its stream: ", reason));
     Drop(stream, now, effects);
   }
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 Effects CoordinatorState::Tick(absl::Duration now) {
@@ -270,6 +277,9 @@ Effects CoordinatorState::Tick(absl::Duration now) {
     effects.closes.push_back({stream, std::move(status)});
   }
   agents_.ForgetGone(options_.gone_after, now);
+  std::erase_if(refused_, [&](const auto& entry) {
+    return now - entry.second >= kRefusalOnItsWay;
+  });
   Group::Context c = MakeContext(now, effects);
   std::set<std::string> expired;
   for (const auto& [id, group] : groups_) {
@@ -291,7 +301,7 @@ Effects CoordinatorState::Tick(absl::Duration now) {
     it = !it->second.ever_formed() && it->second.idle(c) ? groups_.erase(it)
                                                          : ++it;
   }
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 Group* CoordinatorState::FindGroup(const protocol::GroupId& id) {
@@ -322,7 +332,7 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
   Effects effects;
   Group::Context c = MakeContext(now, effects);
   group->SetPin(pin, c);
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
@@ -344,7 +354,7 @@ absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
   }
   RETURN_IF_ERROR(CheckWritable());
   for (Group* group : groups) group->Forget(by, c);
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {

@@ -37,6 +37,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -161,8 +162,13 @@ class CoordinatorState {
     return denied_;
   }
   StateSnapshot Snapshot(absl::Duration now) const;
-  // Trainers of it that would begin to wait.
-  size_t CountNew(const protocol::LocalTrainers& local) const;
+  // Trainers of the agent's `local` that would begin to wait.
+  size_t CountNew(const std::string& agent,
+                  const protocol::LocalTrainers& local,
+                  absl::Duration now) const;
+  // An agent that was told that a trainer is refused names it until it hears
+  // that, at most for so long.
+  static constexpr absl::Duration kRefusalOnItsWay = absl::Seconds(5);
 
  private:
   CoordinatorState(const Options& options, const Identity& identity,
@@ -175,13 +181,21 @@ class CoordinatorState {
   // Whether the journal holds what the agent was told.
   absl::Status CheckHistory(const protocol::AgentHello& hello,
                             absl::Duration now, Effects& effects);
-  // Its records will be a place in the history: tells the agents.
-  Effects Told(Effects effects);
+  // Its records will be a place in the history: tells the agents. Notes whom
+  // it refuses, if anybody.
+  Effects Told(Effects effects, absl::Duration now);
   bool read_only() const { return read_only_ || !stale_.empty(); }
   void OnHello(StreamId stream, const protocol::AgentHello& hello,
                absl::Duration now, Effects& effects);
   void OnLocalTrainers(const Agent& agent, const protocol::LocalTrainers& local,
                        Group::Context& c);
+  // Whether this agent is being told so: the trainer is not looked at again.
+  bool WasRefused(StreamId stream, const protocol::LocalTrainers& local,
+                  const protocol::TrainerJoined& joined,
+                  absl::Duration now) const;
+  void NoteRefused(const Effects& effects, absl::Duration now);
+  // Those of it that the agent names no more.
+  void ForgetRefused(StreamId stream, const protocol::LocalTrainers& local);
   // Null: no such group.
   Group* FindGroup(const protocol::GroupId& id);
   // Lets a new group in of a trainer at `agent`; may forget one that has ended,
@@ -220,6 +234,10 @@ class CoordinatorState {
   std::map<protocol::GroupId, Group> groups_;
   std::map<std::string, IdentityDenied> denied_;
   std::map<std::string, AgentDrained> drained_;  // By name.
+  // By attach; when.
+  std::map<std::tuple<StreamId, protocol::GroupId, protocol::Digest>,
+           absl::Duration>
+      refused_;
 };
 
 }  // namespace pactrain::coordinator

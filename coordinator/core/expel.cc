@@ -136,7 +136,7 @@ Effects CoordinatorState::Expel(const std::string& name,
   Effects effects;
   Group::Context c = MakeContext(now, effects);
   ExpelFrom(name, job, reason, c);
-  return Told(std::move(effects));
+  return Told(std::move(effects), now);
 }
 
 absl::StatusOr<CoordinatorState::Evicted> CoordinatorState::Evict(
@@ -174,7 +174,7 @@ absl::StatusOr<CoordinatorState::Evicted> CoordinatorState::Evict(
     evicted.meant.insert(agent.Short());
     ExpelFrom(name, std::nullopt, reason, c);
   }
-  evicted.effects = Told(std::move(evicted.effects));
+  evicted.effects = Told(std::move(evicted.effects), now);
   return evicted;
 }
 
@@ -238,7 +238,7 @@ absl::StatusOr<CoordinatorState::Drained> CoordinatorState::Drain(
   Group::Context c = MakeContext(now, drained.effects);
   const std::string why = WhyDrained(*agent);
   for (auto& [id, group] : groups_) group.Drain(*agent, why, c);
-  drained.effects = Told(std::move(drained.effects));
+  drained.effects = Told(std::move(drained.effects), now);
   return drained;
 }
 
@@ -250,7 +250,7 @@ absl::StatusOr<Effects> CoordinatorState::Undrain(const std::string& name) {
   }
   Effects effects;
   effects.records.push_back(AgentUndrained{name, "by an operator"});
-  return Told(std::move(effects));
+  return Told(std::move(effects), absl::ZeroDuration());
 }
 
 absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {
@@ -267,7 +267,7 @@ absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {
   Effects effects;
   effects.records.push_back(IdentityReadmitted{it->first});
   denied_.erase(it);
-  return Told(std::move(effects));
+  return Told(std::move(effects), absl::ZeroDuration());
 }
 
 }  // namespace pactrain::coordinator

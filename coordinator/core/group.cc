@@ -133,8 +133,8 @@ bool Group::EndedInOrder() const {
 }
 
 void Group::OnLocalTrainers(const Agent& agent,
-                            const protocol::LocalTrainers& local,
-                            bool takes_new, Context& c) {
+                            const protocol::LocalTrainers& local, Takes takes,
+                            Context& c) {
   if (local.revision != 0) {
     uint64_t& newest = revisions_[agent.name];
     if (local.revision <= newest && !PT_WEAKENED(OlderWordsOfAgentsCount)) {
@@ -152,7 +152,7 @@ void Group::OnLocalTrainers(const Agent& agent,
     OnUnnamed(agent, local, c);
   }
   for (const TrainerJoined& joined : local.here) {
-    if (takes_new || joined.generation != 0) OnJoined(agent, joined, c);
+    if (takes(joined)) OnJoined(agent, joined, c);
   }
   for (const protocol::MaskVote& vote : local.votes) OnVote(agent, vote, c);
 }
@@ -195,7 +195,7 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
       waiting->trainer == trainer && joined.generation == 0) {
     return;
   }
-  if (!SpeaksFor(agent, trainer.attach_id, c)) return;
+  if (!HearsOf(agent, trainer.attach_id, c)) return;
   if (generation_ && seats_.Find(trainer.attach_id) != nullptr) {
     Rejoin(agent, joined, c);
   } else if (joined.generation == 0) {
@@ -277,26 +277,34 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
   }
 }
 
-bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
-                      Context& c) const {
-  const Candidate* waiting = membership_.Find(attach_id);
-  const auto listed = roster_.find(attach_id);
-  bool speaks = true;  // For one that nobody has heard of.
-  if (waiting != nullptr) {
-    speaks = waiting->agent == agent.name;
-  } else if (listed != roster_.end()) {
-    speaks = listed->second.agent == agent.name;
-  } else if (const Seats::Seat* seat = seats_.FindHolder(attach_id)) {
+bool Group::SpeaksFor(const Agent& agent,
+                      const protocol::Digest& attach_id) const {
+  if (const Candidate* waiting = membership_.Find(attach_id)) {
+    return waiting->agent == agent.name;
+  }
+  if (const auto it = roster_.find(attach_id); it != roster_.end()) {
+    return it->second.agent == agent.name;
+  }
+  if (const Seats::Seat* seat = seats_.FindHolder(attach_id)) {
     const Member& member = seats_.MemberOf(*seat);
-    speaks =
-        member.agent == agent.name && member.incarnation == agent.incarnation;
+    return member.agent == agent.name &&
+           member.incarnation == agent.incarnation;
   }
-  if (!speaks) {
-    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
-                                "' spoke for a trainer that is not its own; "
-                                "ignored"));
+  return true;  // Nobody has heard of it.
+}
+
+bool Group::HearsOf(const Agent& agent, const protocol::Digest& attach_id,
+                    Context& c) const {
+  if (SpeaksFor(agent, attach_id)) return true;
+  std::string text =
+      absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
+                   "' spoke for a trainer that is not its own; ignored");
+  // Once for all of a message.
+  const std::vector<Effects::Event>& events = c.effects.events;
+  if (events.empty() || events.back().text != text) {
+    c.effects.Warn(std::move(text));
   }
-  return speaks;
+  return false;
 }
 
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
@@ -317,7 +325,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
     }
     return TryForm(c);
   }
-  if (!SpeaksFor(agent, left.attach_id, c)) return;
+  if (!HearsOf(agent, left.attach_id, c)) return;
   if (const auto waiting = membership_.Leave(left.attach_id)) {
     seats_.Return(waiting->trainer.attach_id, c.now, how);
     return TryForm(c);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "coordinator/core/account.h"
 #include "coordinator/core/agents.h"
@@ -59,12 +60,13 @@ class Group {
 
   // The agent's word about its trainers: what of it is not so here yet becomes
   // so. What no longer fits (an older generation, a trainer that left) is
-  // answered with what the agent missed. Not `takes_new`: who waits there was
-  // refused.
+  // answered with what the agent missed. Who is not taken was refused, and is
+  // only named.
+  using Takes = absl::FunctionRef<bool(const protocol::TrainerJoined&)>;
   void OnLocalTrainers(const Agent& agent, const protocol::LocalTrainers& local,
-                       bool takes_new, Context& c);
-  // Whether `joined`, of `local`, would begin to wait.
-  bool IsNew(const protocol::LocalTrainers& local,
+                       Takes takes, Context& c);
+  // Whether `joined`, of the agent's `local`, would begin to wait.
+  bool IsNew(const Agent& agent, const protocol::LocalTrainers& local,
              const protocol::TrainerJoined& joined) const;
   void OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
                 Context& c);
@@ -154,10 +156,12 @@ class Group {
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;
-  // Whether this agent may speak for that trainer. If not, it is told to the
-  // log: attach ids are known to all members.
-  bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
-                 Context& c) const;
+  // Whether this agent may speak for that trainer: attach ids are known to all
+  // members.
+  bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id) const;
+  // The same. If not, it is told to the log.
+  bool HearsOf(const Agent& agent, const protocol::Digest& attach_id,
+               Context& c) const;
 
   // claims.cc: who is believed.
   // Why what it says of a seat and of a state is not; nothing: it is, or says

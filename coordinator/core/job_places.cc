@@ -108,10 +108,10 @@ void Group::TurnAway(const std::string& reason, Context& c) {
   }
 }
 
-bool Group::IsNew(const protocol::LocalTrainers& local,
+bool Group::IsNew(const Agent& agent, const protocol::LocalTrainers& local,
                   const protocol::TrainerJoined& joined) const {
-  if (joined.generation != 0) return false;
   const protocol::Digest& id = joined.trainer.attach_id;
+  if (joined.generation != 0 || !SpeaksFor(agent, id)) return false;
   // Who leaves and joins at once does so each time.
   if (protocol::FindLeft(local, id) != nullptr) return true;
   if (const Candidate* waiting = membership_.Find(id)) {
@@ -120,13 +120,50 @@ bool Group::IsNew(const protocol::LocalTrainers& local,
   return !running() || seats_.Find(id) == nullptr;
 }
 
-size_t CoordinatorState::CountNew(const protocol::LocalTrainers& local) const {
+size_t CoordinatorState::CountNew(const std::string& name,
+                                  const protocol::LocalTrainers& local,
+                                  absl::Duration now) const {
+  const Agent* agent = agents_.Find(name);
+  if (agent == nullptr) return 0;  // Its stream is closed for that.
   const auto group = groups_.find(local.group);
   return static_cast<size_t>(
       std::count_if(local.here.begin(), local.here.end(), [&](const auto& it) {
+        if (WasRefused(agent->stream, local, it, now)) return false;
         return group == groups_.end() ? it.generation == 0
-                                      : group->second.IsNew(local, it);
+                                      : group->second.IsNew(*agent, local, it);
       }));
+}
+
+bool CoordinatorState::WasRefused(StreamId stream,
+                                  const protocol::LocalTrainers& local,
+                                  const protocol::TrainerJoined& joined,
+                                  absl::Duration now) const {
+  const protocol::Digest& id = joined.trainer.attach_id;
+  if (joined.generation != 0 || protocol::FindLeft(local, id) != nullptr) {
+    return false;
+  }
+  const auto it = refused_.find({stream, local.group, id});
+  return it != refused_.end() && now - it->second < kRefusalOnItsWay;
+}
+
+void CoordinatorState::NoteRefused(const Effects& effects, absl::Duration now) {
+  for (const Effects::Send& send : effects.sends) {
+    if (const auto* no = std::get_if<protocol::JoinRefused>(&send.message)) {
+      refused_[{send.stream, no->group, no->attach_id}] = now;
+    }
+  }
+}
+
+void CoordinatorState::ForgetRefused(StreamId stream,
+                                     const protocol::LocalTrainers& local) {
+  const auto first =
+      refused_.lower_bound({stream, local.group, protocol::Digest{}});
+  for (auto it = first; it != refused_.end();) {
+    const auto& [of, group, id] = it->first;
+    if (of != stream || group != local.group) return;
+    it = protocol::FindHere(local, id) == nullptr ? refused_.erase(it)
+                                                  : std::next(it);
+  }
 }
 
 absl::Status CoordinatorState::MakeRoomForJob(const std::string& job,

@@ -34,6 +34,9 @@ class LocalTrainersTest : public RegroupTest {
     t_.Connect(agent, agent == "a" ? "x" : "y", /*same_process=*/true);
     Say(agent, t_.LocalOf(agent));
   }
+  size_t CountNew(const LocalTrainers& local, const std::string& agent = "a") {
+    return t_.state().CountNew(agent, local, t_.now());
+  }
   bool Ended() const { return t_.journal().groups.at(t_.group).ended; }
 };
 
@@ -62,23 +65,77 @@ TEST_F(LocalTrainersTest, TheSameAgainAndAnOlderOneChangeNothing) {
 TEST_F(LocalTrainersTest, sec_limits_JoinsAreRanksThatComeAnew) {
   t_.Connect("a", "x");
   t_.Join("a", 0, 2);
-  EXPECT_EQ(t_.state().CountNew(t_.LocalOf("a")), 0u);  // It waits.
+  EXPECT_EQ(CountNew(t_.LocalOf("a")), 0u);  // It waits.
   LocalTrainers local = t_.LocalOf("a");
   local.here[0].trainer.launch = "run-2";
-  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  EXPECT_EQ(CountNew(local), 1u);
   local.group.job = "other";
-  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  EXPECT_EQ(CountNew(local), 1u);
   t_ = TestCluster();
   Start(OnShrink::kContinue);
   local = t_.LocalOf("b");
-  EXPECT_EQ(t_.state().CountNew(local), 0u);
+  EXPECT_EQ(CountNew(local, "b"), 0u);
   // Who leaves and comes back in one message.
   TrainerJoined& first = local.here[0];
   first.generation = 0;
   local.left.push_back({t_.group, 2, first.trainer.attach_id, "detached"});
-  EXPECT_EQ(t_.state().CountNew(local), 1u);
+  EXPECT_EQ(CountNew(local, "b"), 1u);
   first.generation = 1;  // It goes on.
-  EXPECT_EQ(t_.state().CountNew(local), 0u);
+  EXPECT_EQ(CountNew(local, "b"), 0u);
+}
+
+// Who names those of another agent each time would have the others of its own
+// agent shut out.
+TEST_F(LocalTrainersTest, sec_TrainersOfAnotherAgentAreNoJoins) {
+  t_.Connect("a", "x");
+  t_.Connect("b", "y");
+  t_.Join("a", 0, 3);
+  t_.Join("b", 1, 3);
+  LocalTrainers local = t_.LocalOf("b");
+  local.here.push_back(t_.LocalOf("a").here[0]);
+  local.here.back().trainer.launch = "run-2";
+  ++local.revision;
+  EXPECT_EQ(CountNew(local, "b"), 0u);
+  Say("b", local);
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+  ++local.revision;
+  local.here.back().trainer.attach_id = {7, 7};
+  EXPECT_EQ(CountNew(local, "b"), 1u);
+}
+
+// Its agent names it until it has heard so.
+TEST_F(LocalTrainersTest, sec_WhoWasRefusedIsRefusedAndCountedOnce) {
+  t_.Connect("a", "x");
+  t_.Connect("b", "y");
+  t_.Join("a", 0, 2);
+  t_.model = 8;
+  t_.Join("b", 1, 2);
+  ASSERT_TRUE(t_.Got<JoinRefused>("b"));
+  LocalTrainers local = t_.LocalOf("b");
+  const std::vector<TrainerJoined> named = {
+      {t_.group, t_.TrainerOf("b", 1), 0, true}};
+  const auto is_refused = [&](const std::vector<TrainerJoined>& here) {
+    local.here = here;
+    local.left.clear();
+    ++local.revision;
+    const size_t news = CountNew(local, "b");
+    t_.Clear();
+    Say("b", local);
+    const bool refused = t_.Got<JoinRefused>("b").has_value();
+    EXPECT_EQ(news, refused ? 1u : 0u);
+    return refused;
+  };
+  EXPECT_FALSE(is_refused(named));
+  // After it was heard, long after, and on a stream that was told nothing.
+  EXPECT_FALSE(is_refused({}));
+  EXPECT_TRUE(is_refused(named));
+  EXPECT_FALSE(is_refused(named));
+  t_.Pass(5, {"a", "b"});
+  EXPECT_TRUE(is_refused(named));
+  t_.Disconnect("b");
+  t_.Connect("b", "y", /*same_process=*/true);
+  EXPECT_TRUE(is_refused(named));
+  EXPECT_FALSE(is_refused(named));
 }
 
 TEST_F(LocalTrainersTest, WhoLeftWhileTheStreamWasDownLeftForThatReason) {

@@ -25,7 +25,7 @@ std::string TimeText(absl::Time wall) {
 
 std::string TooManyText() {
   return absl::StrCat("more than ", LineBudget::kMaxLinesOfOne,
-                      " in ten minutes");
+                      " in ten minutes, or of one job more than are left then");
 }
 
 std::string ModeAndCodec(protocol::Mode mode, protocol::Codec codec) {
@@ -130,20 +130,34 @@ struct LineWriter {
   void operator()(const TrainersDetached&) {}
 };
 
-// The agents that a record is about.
-std::vector<protocol::Member> MembersOf(const JournalRecord& record,
-                                        const Recovered& known) {
-  if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
-    return formed->generation.members;
-  }
-  const auto group = std::visit(
-      [&](const auto& r) {
-        if constexpr (requires { r.group; }) return known.groups.find(r.group);
-        return known.groups.end();
+// That a record is about; none: it is about no job.
+std::optional<protocol::GroupId> GroupOf(const JournalRecord& record) {
+  return std::visit(
+      [](const auto& r) -> std::optional<protocol::GroupId> {
+        if constexpr (requires { r.generation.group; }) {
+          return r.generation.group;
+        } else if constexpr (requires { r.group; }) {
+          return r.group;
+        } else {
+          return std::nullopt;
+        }
       },
       record);
-  if (group == known.groups.end()) return {};
-  return group->second.generation.members;
+}
+
+// The agents that it is about, also those that were in the generation before.
+std::vector<protocol::Member> MembersOf(const JournalRecord& record,
+                                        const protocol::GroupId& id,
+                                        const Recovered& known) {
+  std::vector<protocol::Member> members;
+  if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
+    members = formed->generation.members;
+  }
+  if (const auto group = known.groups.find(id); group != known.groups.end()) {
+    const auto& before = group->second.generation.members;
+    members.insert(members.end(), before.begin(), before.end());
+  }
+  return members;
 }
 
 // Who speaks for an agent, also for one that is away: one with a job's key is
@@ -176,26 +190,20 @@ bool IsMember(const protocol::Generation& generation, const std::string& agent,
 std::vector<AuditEvent> AuditTrail::LinesOf(
     const std::vector<JournalRecord>& records, const Cause& cause,
     const Recovered& known, const Time& now) {
-  std::map<std::string, Caller> agents;
-  for (const auto& [stream, agent] : agents_) {
-    agents[agent.name] = agent.caller;
-  }
+  const std::map<std::string, Caller> agents = Callers();
   std::vector<AuditEvent> lines;
   for (const JournalRecord& record : records) {
     LineWriter writer{cause, agents};
     std::visit(writer, record);
     if (writer.lines.empty()) continue;
-    // Of its job's agents the one that has caused fewest, so that none hides
-    // what happens to a job of others; of no job who caused it.
+    // Of its job's agents the one with most left, so that none hides what
+    // happens to a job of others; of no job who caused it.
+    const std::optional<protocol::GroupId> group = GroupOf(record);
+    const std::string job = group ? group->job : "";
     std::optional<Caller> payer;
-    for (const protocol::Member& member : MembersOf(record, known)) {
-      const Caller agent = CallerOf(member.agent, agents);
-      if (!payer || budget_.LinesOf(agent) < budget_.LinesOf(*payer)) {
-        payer = agent;
-      }
-    }
+    if (group) payer = PayerOf(MembersOf(record, *group, known), job, agents);
     if (!writer.always &&
-        !Takes(payer.value_or(cause.caller), writer.lines.size(), now)) {
+        !Takes(payer.value_or(cause.caller), job, writer.lines.size(), now)) {
       continue;
     }
     for (AuditEvent& line : writer.lines) {
@@ -247,7 +255,10 @@ void AuditTrail::OnHello(StreamId stream, const Caller& caller,
   }
   // Once for each stream: the second Hello of one closes it.
   agents_[stream] = {hello.agent, caller};
-  AddCaused({"agent connected", caller, "", what, "", ""}, now);
+  named_ |= caller.who != Caller().who;
+  if (Takes(caller, "", 1, now)) {
+    Add({"agent connected", caller, "", what, "", ""}, now);
+  }
 }
 
 void AuditTrail::OnLeft(StreamId stream, const protocol::LocalTrainers& local,
@@ -268,12 +279,16 @@ void AuditTrail::OnLeft(StreamId stream, const protocol::LocalTrainers& local,
     }
   }
   for (const auto& [reason, ranks] : by_reason) {
-    AddCaused({"leave", agent->second.caller, local.group.ToString(),
-               absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                            absl::StrJoin(ranks, ", "), " of generation ",
-                            generation.number),
-               reason, ""},
-              now);
+    const auto payer = PayerOf(generation.members, local.group.job, Callers());
+    if (!Takes(payer.value_or(agent->second.caller), local.group.job, 1, now)) {
+      continue;
+    }
+    Add({"leave", agent->second.caller, local.group.ToString(),
+         absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks, ", "), " of generation ",
+                      generation.number),
+         reason, ""},
+        now);
   }
 }
 
@@ -298,13 +313,34 @@ void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
   }
 }
 
-bool AuditTrail::Takes(const Caller& caller, uint64_t lines, const Time& now) {
-  // In plain text all have one name.
-  if (caller.who == Caller().who) return true;
+std::map<std::string, Caller> AuditTrail::Callers() const {
+  std::map<std::string, Caller> agents;
+  for (const auto& [stream, agent] : agents_) {
+    agents[agent.name] = agent.caller;
+  }
+  return agents;
+}
+
+std::optional<Caller> AuditTrail::PayerOf(
+    const std::vector<protocol::Member>& members, const std::string& job,
+    const std::map<std::string, Caller>& agents) const {
+  std::optional<Caller> payer;
+  for (const protocol::Member& member : members) {
+    const Caller agent = CallerOf(member.agent, agents);
+    if (!payer || budget_.RoomOf(agent, job) > budget_.RoomOf(*payer, job)) {
+      payer = agent;
+    }
+  }
+  return payer;
+}
+
+bool AuditTrail::Takes(const Caller& caller, const std::string& job,
+                       uint64_t lines, const Time& now) {
+  if (!named_) return true;
   OnTick(now);
-  const LineBudget::Word word = budget_.Take(caller, lines, now.monotonic);
+  const LineBudget::Word word = budget_.Take(caller, job, lines, now.monotonic);
   if (word == LineBudget::Word::kFirstLeftOut) {
-    OnAction({"left out", caller, "", "more lines that it causes",
+    OnAction({"left out", caller, job, "more lines that count as its",
               TooManyText(), ""},
              now);
   }
@@ -313,17 +349,13 @@ bool AuditTrail::Takes(const Caller& caller, uint64_t lines, const Time& now) {
 
 void AuditTrail::OnTick(const Time& now) {
   for (const LineBudget::LeftOut& out : budget_.TakeOver(now.monotonic)) {
-    OnAction({"left out", out.caller, "",
+    OnAction({"left out", out.caller, out.job,
               absl::StrCat(base::Counted(out.lines, "line"),
-                           " that it caused since ",
+                           " that counted as its since ",
                            TimeText(now.wall - (now.monotonic - out.since))),
               TooManyText(), ""},
              now);
   }
-}
-
-void AuditTrail::AddCaused(AuditEvent event, const Time& now) {
-  if (Takes(event.caller, 1, now)) Add(std::move(event), now);
 }
 
 void AuditTrail::Add(AuditEvent event, const Time& now) {

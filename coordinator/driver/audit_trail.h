@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -43,7 +44,7 @@ class AuditTrail {
   };
 
   // The lines of records, as far as they are within a budget: that of the
-  // job's agent which has caused fewest lines, or else of who caused them.
+  // job's agent which has most left of it, or else of who caused them.
   // `known`: what was durable before. A kind of record that is to have a line
   // gets an overload in audit_trail.cc.
   std::vector<protocol::AuditEvent> LinesOf(
@@ -85,11 +86,16 @@ class AuditTrail {
               const Recovered& known, const Time& now);
   // Whether so many lines are within the budget of the caller; says so if they
   // are the first that are not.
-  bool Takes(const protocol::Caller& caller, uint64_t lines, const Time& now);
-  // Within the budget of its caller.
-  void AddCaused(protocol::AuditEvent event, const Time& now);
+  bool Takes(const protocol::Caller& caller, const std::string& job,
+             uint64_t lines, const Time& now);
+  // Of these the one with most left for that job. None: nobody.
+  std::optional<protocol::Caller> PayerOf(
+      const std::vector<protocol::Member>& members, const std::string& job,
+      const std::map<std::string, protocol::Caller>& agents) const;
+  std::map<std::string, protocol::Caller> Callers() const;  // By agent.
 
   std::map<StreamId, Agent> agents_;  // That were welcomed.
+  bool named_ = false;  // Callers have names: it is no plain text.
   // Ranks of generations whose end is told once, though agents repeat it.
   std::set<std::tuple<protocol::GroupId, uint64_t, uint32_t>> left_;
   base::RepeatFilter refusals_{absl::Minutes(10)};

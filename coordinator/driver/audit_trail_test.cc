@@ -11,6 +11,9 @@ using ::testing::ElementsAre;
 
 const protocol::Caller kAgent = {"spiffe://pactrain/agent/a", "7F"};
 
+// Of one source and job.
+constexpr uint64_t kMost = LineBudget::kMaxLinesOfOne / 2;
+
 class AuditTrailTest : public ::testing::Test {
  protected:
   AuditTrail::Time Now() const { return {now_, absl::UnixEpoch()}; }
@@ -150,8 +153,8 @@ TEST_F(AuditTrailTest, sec_audit_RanksThatLeaveInOneMessageAreOneLine) {
 }
 
 TEST_F(AuditTrailTest, sec_audit_WhatOneSourceCausesIsLeftOutAndCounted) {
-  for (uint64_t i = 0; i < LineBudget::kMaxLinesOfOne; ++i) Hello();
-  EXPECT_EQ(Lines(), LineBudget::kMaxLinesOfOne);
+  for (uint64_t i = 0; i < kMost; ++i) Hello();
+  EXPECT_EQ(Lines(), kMost);
   trail_.Take(Now());
   now_ += absl::Minutes(1);
   for (int i = 0; i < 7; ++i) Hello();
@@ -159,8 +162,10 @@ TEST_F(AuditTrailTest, sec_audit_WhatOneSourceCausesIsLeftOutAndCounted) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].kind, "left out");
   EXPECT_EQ(lines[0].caller.who, kAgent.who);
-  EXPECT_EQ(lines[0].what, "more lines that it causes");
-  EXPECT_EQ(lines[0].why, "more than 1000 in ten minutes");
+  EXPECT_EQ(lines[0].what, "more lines that count as its");
+  EXPECT_EQ(lines[0].why,
+            "more than 1000 in ten minutes, or of one job more than are left "
+            "then");
   trail_.Take(Now());
   // Of others, refusals and alarms are told.
   Hello({"spiffe://pactrain/agent/b", "8F"}, "b");
@@ -178,14 +183,18 @@ TEST_F(AuditTrailTest, sec_audit_WhatOneSourceCausesIsLeftOutAndCounted) {
   EXPECT_EQ(lines[0].kind, "left out");
   EXPECT_EQ(lines[0].caller.who, kAgent.who);
   EXPECT_EQ(lines[0].what,
-            "7 lines that it caused since 1970-01-01T00:00:00.000Z");
+            "7 lines that counted as its since 1970-01-01T00:00:00.000Z");
   Hello();
   EXPECT_EQ(Lines(), 2u);
 }
 
 TEST_F(AuditTrailTest, sec_audit_WhatAnOperatorDoesIsNeverLeftOut) {
   const protocol::GroupId job{"job", 0};
-  for (uint64_t i = 0; i < LineBudget::kMaxLinesOfOne; ++i) Hello();
+  Hello();
+  for (uint64_t i = 0; i < kMost; ++i) {
+    trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {kAgent}, Running(),
+                   Now());
+  }
   const std::vector<JournalRecord> records = {
       PinSet{job, {}},
       IdentityDenied{"agent/b", "eve", ""},
@@ -209,43 +218,82 @@ TEST_F(AuditTrailTest, sec_audit_WhatAnOperatorDoesIsNeverLeftOut) {
 }
 
 TEST_F(AuditTrailTest, sec_audit_NoneHidesWhatHappensToAJobOfOthers) {
-  const protocol::GroupId job{"job", 0};
   const protocol::Caller other = {"spiffe://pactrain/agent/b", "8F"};
   Hello();
-  Hello();
   Hello(other, "b");
-  Recovered known = Running();
-  known.groups[job].generation.members.push_back(
-      {"b", {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}});
+  trail_.Take(Now());
+  Recovered known;
+  const auto add = [&](const std::string& job, const std::string& agent) {
+    known.groups[{job, 0}].generation.members.push_back(
+        {agent, {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}});
+  };
+  const auto end = [&](const std::string& job) {
+    return trail_
+        .LinesOf({GenerationEnded{{job, 0}, 3, "", 0}}, {kAgent}, known, Now())
+        .size();
+  };
+  add("shared", "a");
+  add("shared", "b");
+  add("own", "b");
   size_t lines = 0;
-  for (uint64_t i = 0; i < 2 * LineBudget::kMaxLinesOfOne; ++i) {
-    lines += trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {}, known, Now())
-                 .size();
-  }
-  // Both have paid.
-  EXPECT_EQ(lines, 2 * LineBudget::kMaxLinesOfOne - 3);
-  trail_.Take(Now());
-  Hello(other, "b");
+  for (uint64_t i = 0; i < 3 * kMost; ++i) lines += end("shared");
+  EXPECT_EQ(lines, 2 * kMost);  // Both have paid,
   EXPECT_EQ(Waiting().back().kind, "left out");
+  EXPECT_EQ(Waiting().back().job, "shared");
   trail_.Take(Now());
+  // and still have some for what is no line of that job.
+  Hello(other, "b");
+  EXPECT_EQ(Waiting().back().kind, "agent connected");
+  EXPECT_EQ(end("own"), 1u);
   // Who has caused too much is of a job whose other agent has not.
-  known.groups[job].generation.members.push_back(
-      {"c", {3, 1}, "x", "127.0.0.1:9", {1}, {{9, 7}}});
-  EXPECT_EQ(
-      trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {kAgent}, known, Now())
-          .size(),
-      1u);
-  // Also of agents that are away: all of one job key's are one.
-  known.groups[job].generation.members = {
-      {"n1..vision", {2, 1}, "x", "127.0.0.1:9", {0}, {{9, 8}}}};
-  lines = 0;
-  for (uint64_t i = 0; i < 2 * LineBudget::kMaxLinesOfOne; ++i) {
-    known.groups[job].generation.members[0].agent =
-        absl::StrCat("n", i, "..vision");
-    lines += trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {}, known, Now())
-                 .size();
+  EXPECT_EQ(end("shared"), 0u);
+  add("shared", "c");
+  EXPECT_EQ(end("shared"), 1u);
+}
+
+// Also of who begins it anew alone.
+TEST_F(AuditTrailTest, sec_audit_WhoTakesAJobOverDoesNotHideThat) {
+  Hello();
+  const protocol::GroupId job{"job", 0};
+  for (uint64_t i = 0; i <= kMost; ++i) {
+    trail_.LinesOf({GenerationEnded{job, 3, "", 0}}, {kAgent}, Running(),
+                   Now());
   }
-  EXPECT_EQ(lines, LineBudget::kMaxLinesOfOne);
+  GenerationFormed formed;
+  formed.generation.group = job;
+  formed.generation.members = Running().groups[job].generation.members;
+  Recovered known = Running();
+  EXPECT_TRUE(trail_.LinesOf({formed}, {kAgent}, known, Now()).empty());
+  known.groups[job].generation.members[0].agent = "b";
+  EXPECT_EQ(trail_.LinesOf({formed}, {kAgent}, known, Now()).size(), 2u);
+}
+
+TEST_F(AuditTrailTest, AllAgentsThatOneJobKeyNamesAreOneAlsoThoseAway) {
+  Hello();
+  Recovered known = Running();
+  protocol::Member& member = known.groups[{"job", 0}].generation.members[0];
+  size_t lines = 0;
+  for (uint64_t i = 0; i < 2 * kMost; ++i) {
+    member.agent = absl::StrCat("n", i, "..vision");
+    lines +=
+        trail_
+            .LinesOf({GenerationEnded{{"job", 0}, 3, "", 0}}, {}, known, Now())
+            .size();
+  }
+  EXPECT_EQ(lines, kMost);
+}
+
+TEST_F(AuditTrailTest, InPlainTextNothingIsLeftOut) {
+  Hello(protocol::Caller());
+  Recovered known = Running();
+  known.groups[{"job", 0}].generation.members[0].agent = "away";
+  for (uint64_t i = 0; i <= kMost; ++i) {
+    EXPECT_EQ(
+        trail_
+            .LinesOf({GenerationEnded{{"job", 0}, 3, "", 0}}, {}, known, Now())
+            .size(),
+        1u);
+  }
 }
 
 TEST_F(AuditTrailTest, sec_limits_WaitingLinesAreBoundedAndTheRestIsCounted) {

@@ -23,8 +23,8 @@ absl::Status Driver::CheckFlood(OpenStream& stream,
   }
   const auto* local = std::get_if<protocol::LocalTrainers>(&message);
   if (local == nullptr) return absl::OkStatus();
-  absl::Status joins =
-      budgets_.TakeJoins(stream.caller, state_.CountNew(*local), now);
+  absl::Status joins = budgets_.TakeJoins(
+      stream.caller, state_.CountNew(stream.agent, *local, now), now);
   if (!joins.ok()) {
     trail_.OnRefused({"agent refused", stream.caller, local->group.ToString(),
                       absl::StrCat("agent ", stream.agent),

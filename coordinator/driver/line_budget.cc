@@ -1,5 +1,7 @@
 #include "coordinator/driver/line_budget.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "protocol/identity.h"
 
@@ -19,26 +21,38 @@ std::string SourceOf(const protocol::Caller& caller) {
                                                           : caller.who;
 }
 
-LineBudget::Word LineBudget::Take(const protocol::Caller& caller,
-                                  uint64_t lines, absl::Duration now) {
+uint64_t LineBudget::Source::RoomOf(const std::string& job) const {
+  const auto it = by_job.find(job);
+  const uint64_t used = lines + (it == by_job.end() ? 0 : it->second);
+  return kMaxLinesOfOne - std::min(used, kMaxLinesOfOne);
+}
+
+std::string LineBudget::BudgetOf(const protocol::Caller& caller) const {
   std::string name = SourceOf(caller);
-  if (!sources_.contains(name) && sources_.size() >= kMaxSources) {
-    name = kOthers;
-  }
-  Source& source = sources_.try_emplace(name, Source{now}).first->second;
-  if (source.lines < kMaxLinesOfOne) {
+  const bool has_own = sources_.contains(name) || sources_.size() < kMaxSources;
+  return has_own ? name : kOthers;
+}
+
+LineBudget::Word LineBudget::Take(const protocol::Caller& caller,
+                                  const std::string& job, uint64_t lines,
+                                  absl::Duration now) {
+  Source& source =
+      sources_.try_emplace(BudgetOf(caller), Source{now}).first->second;
+  if (source.RoomOf(job) > 0) {
     source.lines += lines;
+    source.by_job[job] += lines;
     return Word::kKept;
   }
   const bool is_first = source.left_out.lines == 0;
-  if (is_first) source.left_out = {caller, now, 0};
+  if (is_first) source.left_out = {caller, job, now, 0};
   source.left_out.lines += lines;
   return is_first ? Word::kFirstLeftOut : Word::kLeftOut;
 }
 
-uint64_t LineBudget::LinesOf(const protocol::Caller& caller) const {
-  const auto it = sources_.find(SourceOf(caller));
-  return it == sources_.end() ? 0 : it->second.lines;
+uint64_t LineBudget::RoomOf(const protocol::Caller& caller,
+                            const std::string& job) const {
+  const auto it = sources_.find(BudgetOf(caller));
+  return it == sources_.end() ? kMaxLinesOfOne : it->second.RoomOf(job);
 }
 
 std::vector<LineBudget::LeftOut> LineBudget::TakeOver(absl::Duration now) {

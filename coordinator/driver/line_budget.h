@@ -1,8 +1,10 @@
 // How many lines of the audit log each source may cause in ten minutes, so that
 // none pushes out those of the others. What is above is left out and counted.
 //
-// A source's ten minutes begin with the first line that it causes. Beyond
-// kMaxSources they share one source's.
+// A job takes of a source's at most as many as it leaves, which is half of what
+// other jobs have left: who has it cause lines in one job, hides nothing of
+// another one. A source's ten minutes begin with the first line that it causes.
+// Beyond kMaxSources they share one source's.
 //
 // Pure: no clock. Thread-compatible.
 #ifndef PACTRAIN_COORDINATOR_DRIVER_LINE_BUDGET_H_
@@ -35,16 +37,18 @@ class LineBudget {
     kLeftOut,
   };
   struct LeftOut {
-    protocol::Caller caller;  // Who caused the first of them.
+    protocol::Caller caller;  // Who caused the first of them,
+    std::string job;          // and in which job.
     absl::Duration since = absl::ZeroDuration();
     uint64_t lines = 0;
   };
 
-  // What is told at once, such as a generation with all who join it, is kept or
-  // left out as a whole.
-  Word Take(const protocol::Caller& caller, uint64_t lines, absl::Duration now);
-  // That were kept.
-  uint64_t LinesOf(const protocol::Caller& caller) const;
+  // Of `job`; "": of none. What is told at once, such as a generation with all
+  // who join it, is kept or left out as a whole.
+  Word Take(const protocol::Caller& caller, const std::string& job,
+            uint64_t lines, absl::Duration now);
+  // How many the job has left.
+  uint64_t RoomOf(const protocol::Caller& caller, const std::string& job) const;
   // Of those whose ten minutes are over, which begin anew.
   std::vector<LeftOut> TakeOver(absl::Duration now);
 
@@ -52,8 +56,14 @@ class LineBudget {
   struct Source {
     absl::Duration since;
     uint64_t lines = 0;
+    std::map<std::string, uint64_t> by_job = {};
     LeftOut left_out = {};
+
+    uint64_t RoomOf(const std::string& job) const;
   };
+  // Whose budget is that of the source.
+  std::string BudgetOf(const protocol::Caller& caller) const;
+
   std::map<std::string, Source> sources_;
 };
 
