@@ -44,8 +44,9 @@ inline constexpr int kMaxConnectionsFromLoopback = 256;
 // Of an agent's, those whose sender is not known yet.
 inline constexpr int kMaxPeerHandshakes = 64;
 // Of an agent's socket for trainers, and of these, trainers of one user who is
-// neither root nor the agent's own: all models of 64 trainers, and some that
-// only ask. More than as many are left for others then.
+// neither root nor the agent's own: all models of 64 trainers, or half of them
+// twice while these regroup, and some that only ask. More than as many are left
+// for others then.
 inline constexpr int kMaxLocalConnections = 2300;
 inline constexpr int kMaxLocalConnectionsOfAnotherUser = 1100;
 // Trainers that such a user may bring anew, at once and in each second after:

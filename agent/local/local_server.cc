@@ -169,8 +169,11 @@ void LocalServer::Admit(Fd socket) {
   }
   entry.timer = std::make_unique<asio::steady_timer>(io_);
   entry.timer->expires_after(absl::ToChronoNanoseconds(options_.handshake));
-  entry.timer->async_wait([link = entry.link](const asio::error_code& error) {
-    if (!error) link->Drop();
+  entry.timer->async_wait([this, id](const asio::error_code& error) {
+    if (error) return;
+    // Its Hello may have come while this waited for its turn.
+    const auto it = links_.find(id);
+    if (it != links_.end() && !it->second.introduced) it->second.link->Drop();
   });
 }
 
@@ -276,22 +279,26 @@ void LocalServer::OnPacket(TrainerLink& link,
 
 void LocalServer::PassOn(uint64_t trainer, const wire::Hello& hello) {
   Entry& entry = links_.at(trainer);
+  const bool waited = entry.waits;
   entry.waits = entry.another_user &&
                 !hellos_.Take(entry.user, base::MonotonicNow()).ok();
   if (!entry.waits) return events_->OnHello(trainer, hello);
+  entry.timer->expires_after(kTurn);
+  entry.timer->async_wait(
+      [this, trainer, hello](const asio::error_code& error) {
+        if (error || !acceptor_.is_open()) return;
+        const auto it = links_.find(trainer);
+        if (it != links_.end() && it->second.waits) PassOn(trainer, hello);
+      });
+  if (waited) return;
   const std::string text =
       absl::StrCat("this agent takes ", protocol::kMaxLocalHellosAtOnce,
                    " trainers of ", entry.user, " at once, and then ",
                    protocol::kMaxLocalHellosPerSecond, " a second");
-  SendIfRead(trainer, WaitingPacket(text));
+  entry.link->Send(WaitingPacket(text));
   if (told_.IsNews(text, base::MonotonicNow(), entry.user)) {
     LOG_WARN("{}: more of them wait", text);
   }
-  entry.timer->expires_after(kTurn);
-  entry.timer->async_wait([this, trainer, hello](const asio::error_code&) {
-    const auto it = links_.find(trainer);
-    if (it != links_.end() && it->second.waits) PassOn(trainer, hello);
-  });
 }
 
 void LocalServer::OnBadPacket(TrainerLink& link, const std::string& what) {

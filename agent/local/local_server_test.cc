@@ -247,6 +247,28 @@ TEST_F(LocalServerTest, sec_limits_HandshakeSeconds) {
   EXPECT_TRUE(RunUntil([&] { return silent.Receive(&byte, 1) == 0; }));
 }
 
+// In one turn asio hands out what can be read before timers that are over.
+TEST_F(LocalServerTest, WhoSaysHelloAsItsTimeEndsIsIn) {
+  server_.reset();
+  options_.handshake = absl::ZeroDuration();
+  Start();
+  bool in = false;
+  for (int tries = 0; tries < 100 && !in; ++tries) {
+    const size_t before = events_.hellos.size();
+    RawTrainer raw = Connect();
+    raw.Send(MakeHello());
+    ASSERT_TRUE(RunUntil([&] { return server_->open_count() == 1; }));
+    RunUntil([&] {
+      return events_.hellos.size() > before || server_->open_count() == 0;
+    });
+    if (events_.hellos.size() == before) continue;
+    in = true;
+    io_.poll();
+    EXPECT_EQ(server_->open_count(), 1u);
+  }
+  EXPECT_TRUE(in);
+}
+
 TEST_F(LocalServerTest, SecondAgentOnTheSocketIsRefused) {
   EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
               base::StatusIs(absl::StatusCode::kAlreadyExists,

@@ -221,7 +221,12 @@ void CoordinatorState::OnLocalTrainers(const Agent& agent,
   ForgetRefused(agent.stream, local);
   std::string why = WhyDrained(agent);
   Group* group = FindGroup(local.group);
-  if (group == nullptr && why.empty() && !local.here.empty()) {
+  const auto was_refused = [&](const protocol::TrainerJoined& joined) {
+    return WasRefused(agent.stream, local, joined, c.now);
+  };
+  const bool any =
+      !std::all_of(local.here.begin(), local.here.end(), was_refused);
+  if (group == nullptr && why.empty() && any) {
     const absl::Status room = MakeRoom(local.group, agent.name, c);
     if (room.ok()) {
       group = &groups_.emplace(local.group, Group(local.group, options_, c.now))
@@ -233,15 +238,14 @@ void CoordinatorState::OnLocalTrainers(const Agent& agent,
   }
   for (const protocol::TrainerJoined& joined : local.here) {
     if (why.empty() || (group != nullptr && joined.generation != 0)) continue;
-    if (WasRefused(agent.stream, local, joined, c.now)) continue;
+    if (was_refused(joined)) continue;
     c.effects.sends.push_back(
         {agent.stream, protocol::JoinRefused{local.group, joined.trainer.rank,
                                              joined.trainer.attach_id, why}});
   }
   if (group != nullptr) {
     const auto takes = [&](const protocol::TrainerJoined& joined) {
-      return joined.generation != 0 ||
-             (why.empty() && !WasRefused(agent.stream, local, joined, c.now));
+      return joined.generation != 0 || (why.empty() && !was_refused(joined));
     };
     group->OnLocalTrainers(agent, local, takes, c);
   }

@@ -8,8 +8,8 @@
 namespace pactrain::coordinator {
 namespace {
 
-// Beyond kMaxSources; no identity and no key is called so.
-constexpr char kOthers[] = "others";
+// Beyond kMaxSources and kMaxJobsOfOne; no identity, key or job is called so.
+constexpr char kOthers[] = "all others";
 
 }  // namespace
 
@@ -21,16 +21,21 @@ std::string SourceOf(const protocol::Caller& caller) {
                                                           : caller.who;
 }
 
+std::string LineBudget::Source::BudgetOf(const std::string& job) const {
+  return jobs.contains(job) || jobs.size() < kMaxJobsOfOne ? job : kOthers;
+}
+
 uint64_t LineBudget::Source::RoomOf(const std::string& job) const {
-  const auto it = by_job.find(job);
-  const uint64_t used = lines + (it == by_job.end() ? 0 : it->second);
-  return kMaxLinesOfOne - std::min(used, kMaxLinesOfOne);
+  const auto it = jobs.find(BudgetOf(job));
+  const uint64_t used = it == jobs.end() ? 0 : it->second.lines;
+  const uint64_t left = kMaxLinesOfOne - std::min(lines + used, kMaxLinesOfOne);
+  return std::max(left, kLinesOfAnyJob - std::min(used, kLinesOfAnyJob));
 }
 
 std::string LineBudget::BudgetOf(const protocol::Caller& caller) const {
   std::string name = SourceOf(caller);
-  const bool has_own = sources_.contains(name) || sources_.size() < kMaxSources;
-  return has_own ? name : kOthers;
+  return sources_.contains(name) || sources_.size() < kMaxSources ? name
+                                                                  : kOthers;
 }
 
 LineBudget::Word LineBudget::Take(const protocol::Caller& caller,
@@ -38,21 +43,23 @@ LineBudget::Word LineBudget::Take(const protocol::Caller& caller,
                                   absl::Duration now) {
   Source& source =
       sources_.try_emplace(BudgetOf(caller), Source{now}).first->second;
-  if (source.RoomOf(job) > 0) {
+  const bool kept = source.RoomOf(job) > 0;
+  Job& of = source.jobs[source.BudgetOf(job)];
+  if (kept) {
     source.lines += lines;
-    source.by_job[job] += lines;
+    of.lines += lines;
     return Word::kKept;
   }
-  const bool is_first = source.left_out.lines == 0;
-  if (is_first) source.left_out = {caller, job, now, 0};
-  source.left_out.lines += lines;
+  const bool is_first = of.left_out.lines == 0;
+  if (is_first) of.left_out = {caller, job, now, 0};
+  of.left_out.lines += lines;
   return is_first ? Word::kFirstLeftOut : Word::kLeftOut;
 }
 
 uint64_t LineBudget::RoomOf(const protocol::Caller& caller,
                             const std::string& job) const {
   const auto it = sources_.find(BudgetOf(caller));
-  return it == sources_.end() ? kMaxLinesOfOne : it->second.RoomOf(job);
+  return (it == sources_.end() ? Source{} : it->second).RoomOf(job);
 }
 
 std::vector<LineBudget::LeftOut> LineBudget::TakeOver(absl::Duration now) {
@@ -60,7 +67,9 @@ std::vector<LineBudget::LeftOut> LineBudget::TakeOver(absl::Duration now) {
   std::erase_if(sources_, [&](const auto& entry) {
     const Source& source = entry.second;
     if (now - source.since < kTime) return false;
-    if (source.left_out.lines > 0) over.push_back(source.left_out);
+    for (const auto& [job, of] : source.jobs) {
+      if (of.left_out.lines > 0) over.push_back(of.left_out);
+    }
     return true;
   });
   return over;

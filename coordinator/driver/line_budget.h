@@ -2,9 +2,10 @@
 // none pushes out those of the others. What is above is left out and counted.
 //
 // A job takes of a source's at most as many as it leaves, which is half of what
-// other jobs have left: who has it cause lines in one job, hides nothing of
-// another one. A source's ten minutes begin with the first line that it causes.
-// Beyond kMaxSources they share one source's.
+// other jobs have left, and a few in any case: who has it cause lines in some
+// jobs hides nothing of another one. A source's ten minutes begin with the
+// first line that it causes. Beyond kMaxSources they share one source's, and
+// beyond kMaxJobsOfOne its jobs share one job's.
 //
 // Pure: no clock. Thread-compatible.
 #ifndef PACTRAIN_COORDINATOR_DRIVER_LINE_BUDGET_H_
@@ -29,16 +30,18 @@ class LineBudget {
  public:
   static constexpr uint64_t kMaxLinesOfOne = 1000;
   static constexpr size_t kMaxSources = 1000;
+  static constexpr size_t kMaxJobsOfOne = 50;
+  static constexpr uint64_t kLinesOfAnyJob = 8;
   static constexpr absl::Duration kTime = absl::Minutes(10);
 
   enum class Word {
     kKept,
-    kFirstLeftOut,  // In these ten minutes.
+    kFirstLeftOut,  // Of the job in these ten minutes.
     kLeftOut,
   };
   struct LeftOut {
-    protocol::Caller caller;  // Who caused the first of them,
-    std::string job;          // and in which job.
+    protocol::Caller caller;  // Who caused the first of them.
+    std::string job;
     absl::Duration since = absl::ZeroDuration();
     uint64_t lines = 0;
   };
@@ -53,12 +56,17 @@ class LineBudget {
   std::vector<LeftOut> TakeOver(absl::Duration now);
 
  private:
+  struct Job {
+    uint64_t lines = 0;
+    LeftOut left_out = {};
+  };
   struct Source {
     absl::Duration since;
     uint64_t lines = 0;
-    std::map<std::string, uint64_t> by_job = {};
-    LeftOut left_out = {};
+    std::map<std::string, Job> jobs = {};
 
+    // Whose budget is that of the job.
+    std::string BudgetOf(const std::string& job) const;
     uint64_t RoomOf(const std::string& job) const;
   };
   // Whose budget is that of the source.

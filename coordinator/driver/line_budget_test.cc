@@ -29,16 +29,25 @@ TEST(LineBudgetTest, sec_limits_LinesThatOneSourceCauses) {
 
 TEST(LineBudgetTest, sec_limits_EachJobTakesHalfOfWhatOthersHaveLeft) {
   LineBudget budget;
-  uint64_t taken = 0;
-  for (const uint64_t most : {500, 250, 125, 63, 31, 16, 8}) {
-    const std::string job = absl::StrCat("job-", most);
+  int number = 0;
+  const auto take = [&] {
+    const std::string job = absl::StrCat("job-", ++number);
     uint64_t kept = 0;
     while (budget.Take(Agent(1), job, 1, kNow) == Word::kKept) ++kept;
-    EXPECT_EQ(kept, most);
-    taken += kept;
-    EXPECT_EQ(budget.RoomOf(Agent(1), "quiet"),
-              LineBudget::kMaxLinesOfOne - taken);
+    return kept;
+  };
+  for (const uint64_t most : {500, 250, 125, 63, 31, 16, 8}) {
+    EXPECT_EQ(take(), most);
   }
+  // A few in any case, so that none is hidden behind others.
+  while (number < static_cast<int>(LineBudget::kMaxJobsOfOne)) {
+    EXPECT_EQ(take(), LineBudget::kLinesOfAnyJob);
+  }
+  EXPECT_EQ(take(), LineBudget::kLinesOfAnyJob);
+  EXPECT_EQ(take(), 0u);  // All others are one.
+  // What was left out is told of each.
+  const auto over = budget.TakeOver(kNow + LineBudget::kTime);
+  EXPECT_EQ(over.size(), LineBudget::kMaxJobsOfOne + 1);
 }
 
 TEST(LineBudgetTest, WhatIsToldAtOnceIsKeptAsAWhole) {
