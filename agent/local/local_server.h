@@ -6,7 +6,8 @@
 //
 // Who has said no Hello yet keeps nobody out: where no place is left, the
 // oldest such connection of the user who has most of them gives way
-// (ConnectionPlaces). Who was refused has no place among the others.
+// (ConnectionPlaces). Who was refused has no place among the others. Trainers
+// of another user beyond a budget wait for their turn.
 //
 // Not thread-safe: everything runs on the io_context's one thread; destroyed
 // there after the io_context has stopped running.
@@ -113,7 +114,7 @@ class LocalServer : private TrainerLinkOwner {
   // Once in a while: who is refused may come back at once.
   void CountAndLog(const Entry& entry, const std::string& text);
   int TrainersOf(const std::string& user) const;
-  // Passes the Hello on once it is its user's turn, or its trainer is gone.
+  // Passes the Hello on, now or as soon as it is the turn of its user.
   void PassOn(uint64_t trainer, const wire::Hello& hello);
 
   // TrainerLinkOwner:
