@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DEBIAN_12 = "ID=debian\nVERSION_ID=12\n"
 # What the script itself uses of the machine; anything else is not found.
-USED = ("bash", "cat", "dirname", "sha256sum", "cut", "rm")
+USED = ("bash", "cat", "dirname", "sha256sum", "cut", "rm", "flock")
 
 
 class Machine:
@@ -72,15 +72,19 @@ class Machine:
         stamp = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         (self.tree / ".venv" / f"setup-{stamp}").touch()
 
-    def setup(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        env = {"PATH": str(self.bin), "STUB_LOG": str(self.log)}
-        return subprocess.run(
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [str(self.bin / "bash"), str(self.tree / "tools" / "setup"), *arguments],
-            env=env,
-            capture_output=True,
+            env={"PATH": str(self.bin), "STUB_LOG": str(self.log)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
         )
+
+    def setup(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture
@@ -180,6 +184,20 @@ def test_an_nvcc_that_does_not_start_is_said(machine: Machine) -> None:
     done = machine.setup("cuda")
     assert done.returncode == 1
     assert "nvcc does not start from .cuda; remove .cuda and try again" in done.stderr
+
+
+def test_of_two_in_one_clone_the_second_waits_and_says_so(machine: Machine) -> None:
+    machine.installed("nothing")
+    machine.has_venv("")
+    lock = ["flock", str(machine.tree / "tools/setup"), "bash", "-c", "echo held; read"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(lock, text=True, **pipes) as first:
+        assert first.stdout.readline() == "held\n"
+        with machine.start() as second:
+            assert "another make command sets this clone up" in second.stdout.readline()
+            first.communicate("\n", timeout=60)
+            assert second.wait(60) == 0
+    assert machine.setup().stdout == ""
 
 
 def test_an_unknown_argument_is_named(machine: Machine) -> None:

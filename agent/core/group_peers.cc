@@ -69,6 +69,7 @@ void GroupState::OnPeerDisconnected(int member, bool damaged,
   peer.connected = false;
   peer.ready = false;
   peer.down_since = now;
+  peer.lost = reason;
   // Frames of this attempt may be lost, in both directions. A vote is not: it
   // is said again, and all that it needed is here.
   if (exchange_.any_opened() && !own_vote_.has_value() &&

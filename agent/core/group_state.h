@@ -158,6 +158,7 @@ class GroupState {
     bool ready = false;  // Told so on this connection.
     bool ever_ready = false;
     absl::Duration down_since;
+    std::string lost;             // Why the last connection was; empty: none.
     bool answered_frame = false;  // Since the generation ended.
     std::string late;             // Whom it waits for in the open attempt, when
     absl::Duration late_at;       // it last said so. Empty: it said nothing.

@@ -62,6 +62,7 @@ void GroupState::CheckPeers(absl::Duration now) {
     if (!lost.empty()) continue;
     lost = absl::StrFormat("%s could not be reached from %s for %s", names_[m],
                            names_[me()], DurationText(limit));
+    if (!peer.lost.empty()) absl::StrAppend(&lost, " (", peer.lost, ")");
   }
   if (!lost.empty()) BeginEnd(Cause::kMemberLost, lost, now);
 }

@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "asio/buffer.hpp"
 #include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/tls/certificate_facts.h"
 #include "base/tls/tls_trouble.h"
 #include "protocol/identity.h"
 
@@ -40,6 +42,17 @@ std::optional<asio::ip::tcp::endpoint> RemoteOf(
 std::string NameOf(const std::optional<asio::ip::tcp::endpoint>& endpoint) {
   if (!endpoint) return "(gone)";
   return absl::StrCat(endpoint->address().to_string(), ":", endpoint->port());
+}
+
+// Of what the peer has shown, up to the CA.
+absl::Time EndOf(const SSL* ssl) {
+  absl::Time end = absl::InfiniteFuture();
+  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(ssl);
+  for (int i = 0; i < sk_X509_num(chain); ++i) {
+    end = std::min(end,
+                   base::TimeOf(X509_get0_notAfter(sk_X509_value(chain, i))));
+  }
+  return end;
 }
 
 }  // namespace
@@ -95,6 +108,7 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
         remote_, " is no agent: its certificate is of ", peer.ToString()));
   }
   agent_ = peer.name;
+  certificate_ends_ = base::MonotonicNow() + (EndOf(ssl) - absl::Now());
   return owner_->CheckPeer(*this);
 }
 
@@ -209,6 +223,10 @@ void Connection::Tick() {
   if (limit_ != nullptr) {
     traffic_->goodput_bytes_per_second = std::min(
         traffic_->goodput_bytes_per_second, limit_->bytes_per_second());
+  }
+  if (now >= certificate_ends_) {
+    return Close(absl::UnauthenticatedError(absl::StrCat(
+        "the certificate of agent ", agent_, ", or its CA's, has ended")));
   }
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(

@@ -101,7 +101,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Control was heard for which data may have waited.
   void Resume();
 
-  // Once per heartbeat interval: pings, and closes a silent connection.
+  // Once per heartbeat interval: pings, and closes a connection that is silent,
+  // or whose peer's certificate has ended.
   void Tick();
 
   // The cause reaches the owner by OnClosed(), from within this call. Closing
@@ -156,6 +157,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::optional<asio::ip::tcp::endpoint> endpoint_;
   const std::string remote_;
   std::string agent_;
+  // When the peer's certificate, or one above it, ends: by MonotonicNow(), so
+  // that a clock that is set closes nothing.
+  absl::Duration certificate_ends_ = absl::InfiniteDuration();
   TlsStream::Side side_ = TlsStream::Side::kClient;
   protocol::Digest own_nonce_, peer_nonce_;
   bool closed_ = false;

@@ -97,6 +97,7 @@ class Cluster:
         coordinator_flags: Sequence[str] = (),
         risk: str = "exact",  # How soon a policy goes TERNARY depends on the machine.
         keyed: bool = False,  # With TLS, by a job key.
+        certified: bool = False,  # With TLS, by certificates of a CA.
     ) -> None:
         self.folder = folder
         self.protection = "--insecure-local"
@@ -105,17 +106,36 @@ class Cluster:
             argv = [str(BIN / "pactrain-admin"), "new-key", str(key)]
             subprocess.run(argv, check=True, capture_output=True)
             self.protection = f"--job-key-file={key}"
+        self.pki = folder / "pki" if certified else None
         self._coordinator_flags = [*coordinator_flags, f"--risk={risk}"]
+        if self.pki is not None:
+            who = [word for number in range(sites) for word in ("--agent", f"agent-{number}")]
+            self.certify("--coordinator", "--operator", *who)
+            self._coordinator_flags.append(f"--policy-file={self.pki / 'policy.yaml'}")
         self._jobs = 0
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
         self.address = self.coordinator.listening["grpc"]
         self.coordinator.argv = self._coordinator(self.address)
         self.agents = [self.start_agent(number, number, agent_flags) for number in range(sites)]
 
+    def certify(self, *who: str, by: Sequence[str] = ()) -> None:
+        """Makes their certificates (anew), as tools/certs takes `who`; `by`: words before it."""
+        command = [*by, str(ROOT / "tools/certs"), str(self.pki), *who]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def _protection(self, who: str) -> list[str]:
+        if self.pki is None:
+            return [self.protection]
+        return [
+            f"--tls-cert={self.pki / who}.pem",
+            f"--tls-key={self.pki / who}.key",
+            f"--tls-ca={self.pki / 'ca.pem'}",
+        ]
+
     def _coordinator(self, address: str) -> list[str]:
         return [
             str(BIN / "pactrain-coordinator"),
-            self.protection,
+            *self._protection("coordinator"),
             f"--listen={address}",
             "--listen-metrics=127.0.0.1:0",
             f"--state-dir={self.folder / 'state'}",
@@ -128,7 +148,7 @@ class Cluster:
             f"agent-{number}",
             [
                 str(BIN / "pactrain-agent"),
-                self.protection,
+                *self._protection(f"agent-agent-{number}"),
                 f"--name=agent-{number}",
                 f"--site=site-{site}",
                 f"--coordinator={self.address}",
@@ -145,8 +165,8 @@ class Cluster:
 
     def admin(self, *words: str) -> list[str]:
         """The command line of pactrain-admin."""
-        key = [word for word in [self.protection] if word.startswith("--job-key-file")]
-        return [str(BIN / "pactrain-admin"), f"--coordinator={self.address}", *key, *words]
+        shown = [word for word in self._protection("operator") if not word.startswith("--insecure")]
+        return [str(BIN / "pactrain-admin"), f"--coordinator={self.address}", *shown, *words]
 
     def new_job(self) -> str:
         self._jobs += 1

@@ -29,10 +29,14 @@ class SteppedClocks:
         command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(self._library), str(source)]
         subprocess.run(command, check=True)
 
+    def words(self, name: str, seconds: int = 0) -> list[str]:
+        """Before a command line, whose clock is so far ahead of this machine's."""
+        file = self._folder / Path(name).name
+        file.write_bytes(struct.pack("=q", seconds))
+        return ["env", f"LD_PRELOAD={self._library}", f"STEPPED_CLOCK={file}"]
+
     def give(self, daemon: Daemon) -> None:
-        file = self._folder / daemon.name
-        file.write_bytes(struct.pack("=q", 0))
-        daemon.restart_by("env", f"LD_PRELOAD={self._library}", f"STEPPED_CLOCK={file}")
+        daemon.restart_by(*self.words(daemon.name))
 
     def step(self, daemon: Daemon, seconds: int) -> None:
         """From now on it is so far ahead of this machine's."""
