@@ -213,6 +213,8 @@ void Driver::Handle(const Event& event) {
   for (Effect& effect : state_->Handle(event, base::MonotonicNow())) {
     std::visit([this](auto& e) { Run(e); }, effect);
   }
+  // Not in a step, whose frames would be lost.
+  if (transport_->IsRenewalDue() && !state_->StepIsOpen()) transport_->Renew();
 }
 
 void Driver::Run(SetPeers& effect) {

@@ -26,6 +26,7 @@ class AgentState::Impl {
 
   absl::StatusOr<HelloGrant> CheckHello(const wire::Hello& hello) const;
   Effects Handle(const Event& event, absl::Duration now);
+  bool StepIsOpen() const;
   std::vector<GroupStatus> Status() const;
 
  private:

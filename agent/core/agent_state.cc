@@ -70,6 +70,8 @@ absl::StatusOr<AgentState::HelloGrant> AgentState::CheckHello(
 Effects AgentState::Handle(const Event& event, absl::Duration now) {
   return impl_->Handle(event, now);
 }
+bool AgentState::StepIsOpen() const { return impl_->StepIsOpen(); }
+
 std::vector<GroupStatus> AgentState::Status() const { return impl_->Status(); }
 
 absl::StatusOr<TrainerRecord> AgentState::Impl::Check(
@@ -401,6 +403,12 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
     changed = true;
   }
   if (changed) UpdatePeers(now);
+}
+
+bool AgentState::Impl::StepIsOpen() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+    return entry.second->step_is_open();
+  });
 }
 
 std::vector<GroupStatus> AgentState::Impl::Status() const {

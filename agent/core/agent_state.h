@@ -58,6 +58,8 @@ class AgentState {
   // `now`: monotonic time since any fixed start, never going back.
   Effects Handle(const Event& event, absl::Duration now);
 
+  // Something of a step was heard, here or from a peer, that has not ended.
+  bool StepIsOpen() const;
   // For metrics. Groups that trainers of this agent belong or belonged to.
   std::vector<GroupStatus> Status() const;
 

@@ -58,6 +58,7 @@ bool GroupState::AllReady() const {
 void GroupState::OnPeerConnected(int member) {
   peers_[member].connected = true;
   peers_[member].ready = false;
+  peers_[member].lost.clear();
   Tell(member, Ready{digest_, generation_.group.model, false});
 }
 

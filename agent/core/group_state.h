@@ -98,6 +98,7 @@ class GroupState {
   }
   void OnDevicePath(TrainerId trainer, const wire::DevicePath& message);
   uint64_t open_step() const { return step_; }  // Or the next one.
+  bool step_is_open() const { return open_since_.has_value(); }
   // Committed in this generation.
   uint64_t gradient_steps() const { return gradient_steps_; }
 
@@ -158,7 +159,7 @@ class GroupState {
     bool ready = false;  // Told so on this connection.
     bool ever_ready = false;
     absl::Duration down_since;
-    std::string lost;             // Why the last connection was; empty: none.
+    std::string lost;             // Why its connection was; empty: it is not.
     bool answered_frame = false;  // Since the generation ended.
     std::string late;             // Whom it waits for in the open attempt, when
     absl::Duration late_at;       // it last said so. Empty: it said nothing.

@@ -381,9 +381,9 @@ void CappedListener::LookAtOpen() {
     if (proven.facts == nullptr) continue;
     absl::Status stays;
     if (proven.facts->until < now) {
-      stays = absl::UnauthenticatedError(
-          absl::StrCat("the certificate of ",
-                       absl::StrJoin(proven.facts->uris, " "), " has expired"));
+      stays = absl::UnauthenticatedError(absl::StrCat(
+          "the certificate of ", absl::StrJoin(proven.facts->uris, " "),
+          ", or its CA's, has ended"));
     } else if (proven.version != version) {
       stays = stays_(*proven.facts);
     }

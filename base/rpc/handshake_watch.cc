@@ -82,12 +82,8 @@ void OnFinished(const SSL* ssl, HandshakeTag& accepted) {
   auto& watch = *accepted.watch;
   const X509* const certificate = SSL_get0_peer_certificate(ssl);
   if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return;
-  CertificateFacts facts = FactsOf(certificate);
+  CertificateFacts facts = FactsOf(ssl);
   if (!watch.options.check(facts.uris).ok()) return;
-  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(ssl);
-  if (const int links = sk_X509_num(chain); links > 0) {
-    facts.anchor = KeyOf(sk_X509_value(chain, links - 1));
-  }
   accepted.facts = facts;
   MutexLock lock(&watch.mutex);
   if (!watch.stopped) {

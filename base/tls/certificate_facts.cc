@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -75,6 +76,18 @@ CertificateFacts FactsOf(const X509* certificate) {
           NameHashOf(X509_get_issuer_name(certificate)),
           TimeOf(X509_get0_notAfter(certificate)),
           ""};
+}
+
+CertificateFacts FactsOf(const SSL* connection) {
+  CertificateFacts facts = FactsOf(SSL_get0_peer_certificate(connection));
+  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(connection);
+  const int links = sk_X509_num(chain);
+  for (int i = 0; i < links; ++i) {
+    const X509* const above = sk_X509_value(chain, i);
+    facts.until = std::min(facts.until, TimeOf(X509_get0_notAfter(above)));
+    if (i == links - 1) facts.anchor = KeyOf(above);
+  }
+  return facts;
 }
 
 CertificateFacts FactsOf(absl::string_view pem) {

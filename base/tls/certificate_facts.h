@@ -4,6 +4,7 @@
 #ifndef PACTRAIN_BASE_TLS_CERTIFICATE_FACTS_H_
 #define PACTRAIN_BASE_TLS_CERTIFICATE_FACTS_H_
 
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 
 #include <string>
@@ -20,7 +21,7 @@ struct CertificateFacts {
   std::string key;     // SHA-256 of its public key (SPKI), in hex, lower case.
   std::string issuer;  // The id of the job key that made it; empty: none did.
   std::string ca;      // NameHashOf() of who signed it.
-  absl::Time until;    // When its life ends.
+  absl::Time until;    // When its life ends, or that of one above it.
   // The key, as above, of the CA at the end of its chain; empty: it was seen
   // without its connection.
   std::string anchor = {};
@@ -38,8 +39,10 @@ std::string SerialText(const ASN1_INTEGER* serial);
 // Malformed: the infinite past.
 absl::Time TimeOf(const ASN1_TIME* time);
 
-// Null: all empty.
+// Null: all empty. Of the certificate alone: nothing above it is seen.
 CertificateFacts FactsOf(const X509* certificate);
+// Of what the other side has shown, with its chain as it was verified.
+CertificateFacts FactsOf(const SSL* connection);
 // Of the first one in `pem`; none is there: all empty.
 CertificateFacts FactsOf(absl::string_view pem);
 

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -53,18 +54,23 @@ TestCa::TestCa(const std::string& folder)
     : TestCa(folder, absl::StrCat("test CA ", Random())) {}
 
 TestCa::TestCa(const std::string& folder, const std::string& name)
-    : folder_(folder),
-      key_(NewKey()),
-      certificate_(Sign(name, key_, /*is_ca=*/true, {})) {
+    : folder_(folder), root_(NewAuthority(name, {}, nullptr)) {
   WriteFile(folder_ + "/ca.pem", [&](FILE* file) {
-    return PEM_write_X509(file, certificate_.get());
+    return PEM_write_X509(file, root_.certificate.get());
   });
+}
+
+TestCa::Authority TestCa::NewAuthority(const std::string& name,
+                                       const Leaf& life, const Authority* by) {
+  const Key key = NewKey();
+  return {key, Sign(name, key, /*is_ca=*/true, life, by)};
 }
 
 TestCa::Key TestCa::NewKey() { return Key(EVP_EC_gen("P-256"), EVP_PKEY_free); }
 
 TestCa::Certificate TestCa::Sign(const std::string& subject, const Key& key,
-                                 bool is_ca, const Leaf& leaf) const {
+                                 bool is_ca, const Leaf& leaf,
+                                 const Authority* by) {
   Certificate made(X509_new(), X509_free);
   X509_set_version(made.get(), X509_VERSION_3);
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(made.get()), Random());
@@ -77,7 +83,8 @@ TestCa::Certificate TestCa::Sign(const std::string& subject, const Key& key,
                reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1,
                0) == 1);
   X509_set_issuer_name(
-      made.get(), is_ca ? name : X509_get_subject_name(certificate_.get()));
+      made.get(),
+      by == nullptr ? name : X509_get_subject_name(by->certificate.get()));
   if (is_ca) {
     Extend(made.get(), NID_basic_constraints, "critical,CA:TRUE");
     Extend(made.get(), NID_key_usage, "critical,keyCertSign");
@@ -88,13 +95,20 @@ TestCa::Certificate TestCa::Sign(const std::string& subject, const Key& key,
     Extend(made.get(), NID_subject_alt_name,
            absl::StrCat("URI:", absl::StrJoin(leaf.uris, ",URI:")));
   }
-  PT_CHECK(X509_sign(made.get(), key_.get(), EVP_sha256()) > 0);
+  const Key& signer = by == nullptr ? key : by->key;
+  PT_CHECK(X509_sign(made.get(), signer.get(), EVP_sha256()) > 0);
   return made;
 }
 
 TlsFiles TestCa::Issue(const std::string& name, const Leaf& leaf) const {
   const Key key = NewKey();
-  const Certificate certificate = Sign(name, key, /*is_ca=*/false, leaf);
+  std::optional<Authority> between;
+  if (leaf.ca_valid_to_s != 0) {
+    between = NewAuthority("between " + name,
+                           Leaf{{}, -3600, leaf.ca_valid_to_s}, &root_);
+  }
+  const Certificate certificate =
+      Sign(name, key, /*is_ca=*/false, leaf, between ? &*between : &root_);
   const std::string stem = absl::StrCat(folder_, "/", name);
   TlsFiles files{stem + ".pem", stem + ".key", folder_ + "/ca.pem"};
   WriteFile(files.key, [&](FILE* file) {
@@ -102,7 +116,9 @@ TlsFiles TestCa::Issue(const std::string& name, const Leaf& leaf) const {
                                 nullptr);
   });
   WriteFile(files.cert, [&](FILE* file) {
-    return PEM_write_X509(file, certificate.get());
+    const int written = PEM_write_X509(file, certificate.get());
+    if (!between || written != 1) return written;
+    return PEM_write_X509(file, between->certificate.get());
   });
   return files;
 }
@@ -114,7 +130,7 @@ std::string TestCa::Revoke(const std::vector<TlsFiles>& certificates,
                                                                  X509_CRL_free);
   X509_CRL_set_version(list.get(), X509_CRL_VERSION_2);
   X509_CRL_set_issuer_name(list.get(),
-                           X509_get_subject_name(certificate_.get()));
+                           X509_get_subject_name(root_.certificate.get()));
   const std::unique_ptr<ASN1_TIME, decltype(&ASN1_TIME_free)> time(
       ASN1_TIME_new(), ASN1_TIME_free);
   X509_gmtime_adj(time.get(), -3600);
@@ -139,7 +155,7 @@ std::string TestCa::Revoke(const std::vector<TlsFiles>& certificates,
     PT_CHECK(X509_CRL_add_ext(list.get(), made, -1) == 1);
     X509_EXTENSION_free(made);
   }
-  PT_CHECK(X509_CRL_sign(list.get(), key_.get(), EVP_sha256()) > 0);
+  PT_CHECK(X509_CRL_sign(list.get(), root_.key.get(), EVP_sha256()) > 0);
   const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(BIO_new(BIO_s_mem()),
                                                         BIO_free);
   PT_CHECK(PEM_write_bio_X509_CRL(bytes.get(), list.get()) == 1);

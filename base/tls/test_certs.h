@@ -21,6 +21,7 @@ class TestCa {
     std::vector<std::string> uris;
     int valid_from_s = -3600;  // From now.
     int valid_to_s = 3600;
+    int ca_valid_to_s = 0;  // Of a CA between the first and this; 0: none is.
   };
 
   // Its files lie in `folder`, which exists; two CAs need two folders. Without
@@ -44,12 +45,18 @@ class TestCa {
   using Key = std::shared_ptr<EVP_PKEY>;
   using Certificate = std::shared_ptr<X509>;
   static Key NewKey();
-  Certificate Sign(const std::string& subject, const Key& key, bool is_ca,
-                   const Leaf& leaf) const;
+  struct Authority {
+    Key key;
+    Certificate certificate;
+  };
+  static Authority NewAuthority(const std::string& name, const Leaf& life,
+                                const Authority* by);
+  // `by`: null: itself.
+  static Certificate Sign(const std::string& subject, const Key& key,
+                          bool is_ca, const Leaf& leaf, const Authority* by);
 
   const std::string folder_;
-  const Key key_;
-  const Certificate certificate_;
+  const Authority root_;
 };
 
 // Of the job whose key is 64 times `digit`.

@@ -234,14 +234,19 @@ TEST_F(GrantsRpcTest, sec_AWatcherThatMayNotAnyMoreIsToldSo) {
 
 // Attack 6: the connection of a stolen machine.
 TEST_F(GrantsRpcTest, sec_NoConnectionOutlivesItsCertificate) {
-  const base::TlsFiles files = ca_.Issue(
-      "short", base::TestCa::Leaf{{"spiffe://pactrain/agent/a"}, -3600, 5});
-  TestAgent a(ChannelOf(files), "a", MakeContext());
-  ASSERT_TRUE(a.Await<protocol::Welcome>());
-  EXPECT_FALSE(a.Finish().ok());
-  EXPECT_TRUE(
-      log_.WaitFor("the certificate of spiffe://pactrain/agent/a has expired"))
-      << log_.text();
+  using Leaf = base::TestCa::Leaf;
+  for (const auto& [name, leaf] :
+       {std::pair("a", Leaf{{"spiffe://pactrain/agent/a"}, -3600, 5}),
+        std::pair("b", Leaf{.uris = {"spiffe://pactrain/agent/b"},
+                       .ca_valid_to_s = 5})}) {
+    TestAgent agent(ChannelOf(ca_.Issue("short", leaf)), name, MakeContext());
+    ASSERT_TRUE(agent.Await<protocol::Welcome>());
+    EXPECT_FALSE(agent.Finish().ok());
+    EXPECT_TRUE(
+        log_.WaitFor(absl::StrCat("the certificate of spiffe://pactrain/agent/",
+                                  name, ", or its CA's, has ended")))
+        << log_.text();
+  }
 }
 
 TEST_F(GrantsRpcTest, sec_WhoIsEvictedIsOutWithAllThatHeDoes) {

@@ -44,22 +44,16 @@ std::string NameOf(const std::optional<asio::ip::tcp::endpoint>& endpoint) {
   return absl::StrCat(endpoint->address().to_string(), ":", endpoint->port());
 }
 
-// Of what the peer has shown, up to the CA.
-absl::Time EndOf(const SSL* ssl) {
-  absl::Time end = absl::InfiniteFuture();
-  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(ssl);
-  for (int i = 0; i < sk_X509_num(chain); ++i) {
-    end = std::min(end,
-                   base::TimeOf(X509_get0_notAfter(sk_X509_value(chain, i))));
-  }
-  return end;
+// On the clock that is never set.
+absl::Duration Until(absl::Time end) {
+  return base::MonotonicNow() + (end - absl::Now());
 }
 
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket,
-                       const base::TlsContext& tls, const Limits& limits,
-                       ConnectionOwner* owner)
+                       const base::TlsContext& tls, absl::Time own_ends,
+                       const Limits& limits, ConnectionOwner* owner)
     : socket_(std::move(socket)),
       handshake_timer_(socket_.get_executor()),
       egress_timer_(socket_.get_executor()),
@@ -68,8 +62,11 @@ Connection::Connection(asio::ip::tcp::socket socket,
       owner_(owner),
       endpoint_(RemoteOf(socket_)),
       remote_(NameOf(endpoint_)),
+      context_(tls),
       control_(limits.max_control_bytes) {
-  if (tls != nullptr) tls_.emplace(socket_, tls);
+  if (tls == nullptr) return;
+  tls_.emplace(socket_, tls);
+  own_ends_ = Until(own_ends);
 }
 
 void Connection::Start(TlsStream::Side side) {
@@ -108,7 +105,7 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
         remote_, " is no agent: its certificate is of ", peer.ToString()));
   }
   agent_ = peer.name;
-  certificate_ends_ = base::MonotonicNow() + (EndOf(ssl) - absl::Now());
+  peer_ends_ = Until(base::FactsOf(ssl).until);
   return owner_->CheckPeer(*this);
 }
 
@@ -224,9 +221,11 @@ void Connection::Tick() {
     traffic_->goodput_bytes_per_second = std::min(
         traffic_->goodput_bytes_per_second, limit_->bytes_per_second());
   }
-  if (now >= certificate_ends_) {
+  if (now >= ends()) {
     return Close(absl::UnauthenticatedError(absl::StrCat(
-        "the certificate of agent ", agent_, ", or its CA's, has ended")));
+        "the certificate of ",
+        peer_ends_ <= own_ends_ ? absl::StrCat("agent ", agent_) : "this agent",
+        ", or its CA's, has ended")));
   }
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(

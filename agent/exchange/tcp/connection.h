@@ -13,6 +13,7 @@
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_CONNECTION_H_
 #define PACTRAIN_AGENT_EXCHANGE_TCP_CONNECTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -72,9 +73,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
 
   // `owner` must outlive the connection's io_context handlers or Close() it.
-  // `tls` null: plain text.
+  // `tls` null: plain text. `own_ends`: when its certificate ends, or one above
+  // it.
   Connection(asio::ip::tcp::socket socket, const base::TlsContext& tls,
-             const Limits& limits, ConnectionOwner* owner);
+             absl::Time own_ends, const Limits& limits, ConnectionOwner* owner);
 
   // Sets the socket's options, shakes hands and starts to read; the hello must
   // come within limits.handshake. `side`: who dialled is the client.
@@ -102,7 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Resume();
 
   // Once per heartbeat interval: pings, and closes a connection that is silent,
-  // or whose peer's certificate has ended.
+  // or one of whose certificates has ended.
   void Tick();
 
   // The cause reaches the owner by OnClosed(), from within this call. Closing
@@ -115,6 +117,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string& agent() const { return agent_; }
   // Whether its certificate names it.
   bool certified() const { return tls_.has_value(); }
+  // What it shows its own certificate by.
+  const base::TlsContext& context() const { return context_; }
+  // When the first of both ends' certificates ends, or one above them: by
+  // MonotonicNow(), so that a clock that is set closes nothing.
+  absl::Duration ends() const { return std::min(own_ends_, peer_ends_); }
   // What both ends have of this connection and of no other: of TLS, or else
   // the nonces of both hellos. REQUIRES: hellos went both ways.
   std::string Binding() const;
@@ -157,9 +164,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::optional<asio::ip::tcp::endpoint> endpoint_;
   const std::string remote_;
   std::string agent_;
-  // When the peer's certificate, or one above it, ends: by MonotonicNow(), so
-  // that a clock that is set closes nothing.
-  absl::Duration certificate_ends_ = absl::InfiniteDuration();
+  const base::TlsContext context_;
+  absl::Duration own_ends_ = absl::InfiniteDuration();
+  absl::Duration peer_ends_ = absl::InfiniteDuration();
   TlsStream::Side side_ = TlsStream::Side::kClient;
   protocol::Digest own_nonce_, peer_nonce_;
   bool closed_ = false;

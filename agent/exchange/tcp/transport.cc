@@ -20,6 +20,12 @@ using base::Digest;
 using protocol::GroupControl;
 using protocol::PeerHello;
 
+// When a connection is made anew by a new certificate: of the time that is left
+// to its old one, a share that is drawn, so that agents whose certificates end
+// at once do not break one step at once, again and again.
+constexpr double kFirstRenewal = 0.5;
+constexpr double kLastRenewal = 0.95;
+
 // Whether a connection to one is a connection to the other.
 bool IsSame(const Transport::Peer& a, const Transport::Peer& b) {
   return a.agent == b.agent && a.incarnation == b.incarnation &&
@@ -130,10 +136,53 @@ void Transport::ClosePeer(const std::string& agent, const std::string& reason) {
   connection->Close(absl::FailedPreconditionError(reason));
 }
 
+std::vector<std::shared_ptr<Connection>> Transport::Outdated() const {
+  std::vector<std::shared_ptr<Connection>> outdated;
+  for (const auto& [agent, state] : peers_) {
+    if (state.connection == nullptr || state.connection->context() == current_)
+      continue;
+    outdated.push_back(state.connection);
+  }
+  return outdated;
+}
+
+void Transport::PlanRenewal() {
+  if (tls_ == nullptr) return;
+  // New files count, and ends are warned of, also where nobody connects.
+  current_ = tls_->Get();
+  if (renew_at_) return;
+  absl::Duration end = absl::InfiniteDuration();
+  for (const auto& connection : Outdated()) {
+    end = std::min(end, connection->ends());
+  }
+  if (end == absl::InfiniteDuration()) return;
+  const absl::Duration now = base::MonotonicNow();
+  std::uniform_real_distribution<double> share(kFirstRenewal, kLastRenewal);
+  renew_at_ = now + share(random_) * (end - now);
+}
+
+bool Transport::IsRenewalDue() const {
+  return renew_at_ && base::MonotonicNow() >= *renew_at_;
+}
+
+void Transport::Renew() {
+  renew_at_.reset();
+  for (const auto& connection : Outdated()) {
+    connection->Close(absl::UnavailableError(
+        "it is made anew, by this agent's new certificate"));
+  }
+}
+
 std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
-  return std::make_shared<Connection>(
-      std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(),
-      options_.connection, static_cast<ConnectionOwner*>(this));
+  base::TlsContext tls;
+  absl::Time own_ends;
+  if (tls_ != nullptr) {
+    tls = tls_->Get();
+    own_ends = std::min(tls_->lives().own.until, tls_->lives().ca.until);
+  }
+  return std::make_shared<Connection>(std::move(socket), tls, own_ends,
+                                      options_.connection,
+                                      static_cast<ConnectionOwner*>(this));
 }
 
 Transport::PeerState* Transport::Find(const std::string& agent) {
@@ -355,8 +404,7 @@ void Transport::TickLater() {
   tick_timer_.expires_after(absl::ToChronoNanoseconds(options_.heartbeat));
   tick_timer_.async_wait(here_.Wrap([this](const asio::error_code& error) {
     if (error) return;
-    // New files count, and ends are warned of, also where nobody connects.
-    if (tls_ != nullptr) tls_->Get();
+    PlanRenewal();
     for (auto& [site, traffic] : traffic_) {
       traffic.goodput_bytes_per_second = 0;
       traffic.bbr_connections = 0;
@@ -365,7 +413,7 @@ void Transport::TickLater() {
     for (const auto& [agent, state] : peers_) {
       if (state.connection != nullptr) connections.push_back(state.connection);
       for (const auto& [number, lane] : state.lanes) {
-        if (lane.proven) connections.push_back(lane.connection);
+        if (lane.connection != nullptr) connections.push_back(lane.connection);
       }
     }
     for (const auto& connection : connections) connection->Tick();

@@ -146,6 +146,13 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   // Drops the connection, if there is one; it is dialled anew.
   void ClosePeer(const std::string& agent, const std::string& reason);
 
+  // Connections with peers that this agent's certificate of before made, with
+  // half to a twentieth of their time left: once there is a new one, they are
+  // to be made anew at a moment that costs least, between steps.
+  bool IsRenewalDue() const;
+  // Drops them, and theirs are dialled anew.
+  void Renew();
+
   const TrafficBySite& traffic() const { return traffic_; }
   const base::RefusalCounts& refused() const { return refused_; }
   // Of the certificate for the next connection; none: plain text.
@@ -203,6 +210,9 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   // Its sender is known; of one that was dialled it always is.
   void Prove(const Connection& connection);
   void ForgetInbound(const Connection& connection);
+  // Of those that carry control.
+  std::vector<std::shared_ptr<Connection>> Outdated() const;
+  void PlanRenewal();
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
   // Fails when the handshake limit is over.
@@ -294,6 +304,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   asio::steady_timer tick_timer_;
   std::mt19937_64 random_;
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
+  base::TlsContext current_;              // As of the last tick.
+  std::optional<absl::Duration> renew_at_;
   base::RepeatFilter told_;
   std::map<const Connection*, base::ConnectionPlaces::Place> inbound_;
   base::RefusalCounts refused_;
