@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import scenarios
-from daemons import BIN
+from daemons import BIN, MEMORY_FILE
 from launcher import Launch
 from other_user import other_user, tcp_ports
 from patience import PATIENCE_SECONDS
@@ -53,6 +53,12 @@ for name in sys.argv[1:]:
 """
 
 
+def mapped(process: int) -> list[str]:
+    """The names by which root could open the memory files that it shares with trainers."""
+    folder = Path(f"/proc/{process}/map_files")
+    return [str(file) for file in folder.iterdir() if str(file.readlink()).startswith(MEMORY_FILE)]
+
+
 def test_sec_attack_3_another_user_neither_sees_nor_changes_an_embedded_job(
     jobs, trained, stranger
 ):
@@ -83,6 +89,10 @@ def test_sec_attack_3_another_user_neither_sees_nor_changes_an_embedded_job(
     names = [str(folder / name) for name in ("job.key", "agent.sock", "state/journal.db")]
     names += [f"/proc/{pid}/{what}" for pid in daemons for what in ("environ", "mem", "fd/3")]
     assert "got" not in stranger.python(TRY_FILES, *names)
+    # Nor are gradients: the trainers' slots, as the agent maps them.
+    slots = [name for pid in jobs.processes("/pactrain-agent ") for name in mapped(pid)]
+    assert len(slots) >= 2
+    assert set(stranger.python(TRY_FILES, *slots).split()) == {"PermissionError"}
     commands = [f"/proc/{pid}/cmdline" for pid in daemons]
     assert stranger.python(TRY_FILES, *commands).count("got") == len(daemons)
     assert not jobs.processes(secret)
@@ -90,6 +100,17 @@ def test_sec_attack_3_another_user_neither_sees_nor_changes_an_embedded_job(
     trained.tell(15)
     assert [rank.value["steps"] for rank in trained.finish()] == [20, 20]
     jobs.must_leave_nothing()
+
+
+def hidden_from_dumps(process: int) -> list[str]:
+    """The process's own memory that no dump holds (MADV_DONTDUMP), locked or not."""
+    hidden, mapping = [], ""
+    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            mapping = line
+        elif line.startswith("VmFlags:") and "dd" in line.split() and " rw-p " in mapping:
+            hidden.append(mapping)
+    return hidden
 
 
 def test_sec_attack_7_who_is_of_a_daemons_user_does_not_get_its_key(stranger):
@@ -108,6 +129,7 @@ def test_sec_attack_7_who_is_of_a_daemons_user_does_not_get_its_key(stranger):
             environment = Path(f"/proc/{process.pid}/environ").read_text()  # As root.
             assert "PACTRAIN_JOB_KEY=" in environment
             assert key not in environment
+            assert hidden_from_dumps(process.pid)  # Where OpenSSL keeps private keys.
             names = [f"/proc/{process.pid}/{what}" for what in ("environ", "mem", "maps", "fd/0")]
             assert stranger.python(TRY_FILES, *names).split() == ["PermissionError"] * len(names)
 
