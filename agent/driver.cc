@@ -213,8 +213,12 @@ void Driver::Handle(const Event& event) {
   for (Effect& effect : state_->Handle(event, base::MonotonicNow())) {
     std::visit([this](auto& e) { Run(e); }, effect);
   }
-  // Not in a step, whose frames would be lost.
-  if (transport_->IsRenewalDue() && !state_->StepIsOpen()) transport_->Renew();
+  // Not in a step, whose frames would be lost; of several jobs one may always
+  // be in one.
+  if (transport_->IsRenewalDue() &&
+      (!state_->StepIsOpen() || transport_->IsRenewalLate())) {
+    transport_->Renew();
+  }
 }
 
 void Driver::Run(SetPeers& effect) {

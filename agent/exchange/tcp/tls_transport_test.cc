@@ -375,8 +375,10 @@ TEST_F(TlsTransportTest, WithANewCertificateConnectionsAreMadeAnewInTime) {
   EXPECT_LT(base::MonotonicNow(), end);
   EXPECT_TRUE(b_->events.disconnected.empty());  // Until there is time for it.
   EXPECT_FALSE(b_->transport->IsRenewalDue());
+  ASSERT_TRUE(RunUntil([&] { return c_->transport->IsRenewalLate(); }));
   c_->transport->Renew();
   EXPECT_FALSE(c_->transport->IsRenewalDue());
+  EXPECT_FALSE(c_->transport->IsRenewalLate());
   ASSERT_TRUE(RunUntil([&] { return b_->events.connected.size() == 2; }));
   ASSERT_TRUE(RunUntil([&] { return base::MonotonicNow() > end; }));
   EXPECT_FALSE(c_->transport->IsRenewalDue());

@@ -159,10 +159,15 @@ void Transport::PlanRenewal() {
   const absl::Duration now = base::MonotonicNow();
   std::uniform_real_distribution<double> share(kFirstRenewal, kLastRenewal);
   renew_at_ = now + share(random_) * (end - now);
+  renew_by_ = (*renew_at_ + end) / 2;
 }
 
 bool Transport::IsRenewalDue() const {
   return renew_at_ && base::MonotonicNow() >= *renew_at_;
+}
+
+bool Transport::IsRenewalLate() const {
+  return renew_at_ && base::MonotonicNow() >= renew_by_;
 }
 
 void Transport::Renew() {

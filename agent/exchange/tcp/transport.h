@@ -150,6 +150,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   // half to a twentieth of their time left: once there is a new one, they are
   // to be made anew at a moment that costs least, between steps.
   bool IsRenewalDue() const;
+  // No such moment came in half the time that was left then.
+  bool IsRenewalLate() const;
   // Drops them, and theirs are dialled anew.
   void Renew();
 
@@ -306,6 +308,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::TlsContext current_;              // As of the last tick.
   std::optional<absl::Duration> renew_at_;
+  absl::Duration renew_by_;
   base::RepeatFilter told_;
   std::map<const Connection*, base::ConnectionPlaces::Place> inbound_;
   base::RefusalCounts refused_;
