@@ -213,10 +213,14 @@ void Driver::Handle(const Event& event) {
   for (Effect& effect : state_->Handle(event, base::MonotonicNow())) {
     std::visit([this](auto& e) { Run(e); }, effect);
   }
-  // Not in a step, whose frames would be lost; of several jobs one may always
-  // be in one.
-  if (transport_->IsRenewalDue() &&
-      (!state_->StepIsOpen() || transport_->IsRenewalLate())) {
+  if (transport_->IsRenewalDue()) RenewConnections();
+}
+
+// Not in a step, whose frames would be lost. Of several jobs one may always be
+// in one: at last in its first attempt.
+void Driver::RenewConnections() {
+  const int attempt = state_->OpenAttempt(base::MonotonicNow());
+  if (attempt == 0 || (attempt == 1 && transport_->IsRenewalLate())) {
     transport_->Renew();
   }
 }

@@ -87,6 +87,7 @@ class Driver : private TransportEvents,
   std::string MetricsAddress() const;
 
   void Handle(const Event& event);
+  void RenewConnections();
   void Run(SetPeers& effect);
   void Run(SendPeerControl& effect);
   void Run(SendPeerData& effect);

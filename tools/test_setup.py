@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DEBIAN_12 = "ID=debian\nVERSION_ID=12\n"
 # What the script itself uses of the machine; anything else is not found.
-USED = ("bash", "cat", "dirname", "sha256sum", "cut", "rm", "flock", "mkdir")
+USED = ("bash", "cat", "dirname", "sha256sum", "cut", "rm", "flock")
 
 
 class Machine:
@@ -190,7 +190,7 @@ def test_of_two_in_one_clone_the_second_waits_and_says_so(machine: Machine) -> N
     machine.installed("nothing")
     machine.has_venv("")
     assert machine.setup().stdout == ""
-    lock = ["flock", str(machine.tree / ".cache/setup.lock"), "bash", "-c", "echo held; read"]
+    lock = ["flock", str(machine.tree / ".setup.lock"), "bash", "-c", "echo held; read"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(lock, text=True, **pipes) as first:
         assert first.stdout.readline() == "held\n"
@@ -207,9 +207,8 @@ def test_where_files_cannot_be_locked_nobody_waits(machine: Machine) -> None:
     machine.stub("flock", 'echo "flock: 9: Bad file descriptor" >&2; exit 1')
     done = machine.setup()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (machine.tree / ".cache/setup.lock").unlink()
-    (machine.tree / ".cache").rmdir()
-    (machine.tree / ".cache").touch()  # Nothing can be made there.
+    (machine.tree / ".setup.lock").unlink()
+    (machine.tree / ".setup.lock").mkdir()  # No file can be made.
     assert machine.setup().returncode == 0
 
 

@@ -26,7 +26,7 @@ class AgentState::Impl {
 
   absl::StatusOr<HelloGrant> CheckHello(const wire::Hello& hello) const;
   Effects Handle(const Event& event, absl::Duration now);
-  bool StepIsOpen() const;
+  int OpenAttempt(absl::Duration now) const;
   std::vector<GroupStatus> Status() const;
 
  private:

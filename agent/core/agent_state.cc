@@ -70,7 +70,9 @@ absl::StatusOr<AgentState::HelloGrant> AgentState::CheckHello(
 Effects AgentState::Handle(const Event& event, absl::Duration now) {
   return impl_->Handle(event, now);
 }
-bool AgentState::StepIsOpen() const { return impl_->StepIsOpen(); }
+int AgentState::OpenAttempt(absl::Duration now) const {
+  return impl_->OpenAttempt(now);
+}
 
 std::vector<GroupStatus> AgentState::Status() const { return impl_->Status(); }
 
@@ -405,10 +407,18 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
   if (changed) UpdatePeers(now);
 }
 
-bool AgentState::Impl::StepIsOpen() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-    return entry.second->step_is_open();
-  });
+int AgentState::Impl::OpenAttempt(absl::Duration now) const {
+  // Words of an end may be on their way.
+  constexpr absl::Duration kLastWords = absl::Seconds(1);
+  if (!ended_.empty() &&
+      now < ended_.back().until - options_.step_deadline + kLastWords) {
+    return protocol::kMaxAttempts;
+  }
+  int last = 0;
+  for (const auto& [id, group] : groups_) {
+    last = std::max(last, group->OpenAttempt());
+  }
+  return last;
 }
 
 std::vector<GroupStatus> AgentState::Impl::Status() const {

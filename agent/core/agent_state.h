@@ -58,8 +58,10 @@ class AgentState {
   // `now`: monotonic time since any fixed start, never going back.
   Effects Handle(const Event& event, absl::Duration now);
 
-  // Something of a step was heard, here or from a peer, that has not ended.
-  bool StepIsOpen() const;
+  // Which attempt of a step a lost connection would end now; of several groups
+  // the last one of a step. 0: none is open, here or at a peer as far as was
+  // heard, and no generation has just ended.
+  int OpenAttempt(absl::Duration now) const;
   // For metrics. Groups that trainers of this agent belong or belonged to.
   std::vector<GroupStatus> Status() const;
 

@@ -255,6 +255,13 @@ void GroupState::TellWritten() {
   }
 }
 
+int GroupState::OpenAttempt() const {
+  const bool heard =
+      std::any_of(peers_.begin(), peers_.end(),
+                  [&](const Peer& peer) { return peer.heard_step >= step_; });
+  return open_since_ || heard ? attempt_ : 0;
+}
+
 void GroupState::Touch(absl::Duration now) {
   if (open_since_.has_value()) return;
   open_since_ = now;

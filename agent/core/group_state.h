@@ -98,7 +98,8 @@ class GroupState {
   }
   void OnDevicePath(TrainerId trainer, const wire::DevicePath& message);
   uint64_t open_step() const { return step_; }  // Or the next one.
-  bool step_is_open() const { return open_since_.has_value(); }
+  // As of AgentState, of this group's step.
+  int OpenAttempt() const;
   // Committed in this generation.
   uint64_t gradient_steps() const { return gradient_steps_; }
 

@@ -383,7 +383,7 @@ void CappedListener::LookAtOpen() {
     if (proven.facts->until < now) {
       stays = absl::UnauthenticatedError(absl::StrCat(
           "the certificate of ", absl::StrJoin(proven.facts->uris, " "),
-          ", or its CA's, has ended"));
+          ", or its CA's or the coordinator's, has ended"));
     } else if (proven.version != version) {
       stays = stays_(*proven.facts);
     }

@@ -4,6 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/ssl.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -76,6 +77,21 @@ std::optional<std::string> WhyFailed(const SSL* ssl, const HandshakeTag& tag) {
   return std::string(checked.message());
 }
 
+// Of this side's certificate, or of one that it shows above it.
+absl::Time OwnEnd(const SSL* ssl) {
+  absl::Time end = absl::InfiniteFuture();
+  if (const X509* const own = SSL_get_certificate(ssl)) {
+    end = TimeOf(X509_get0_notAfter(own));
+  }
+  STACK_OF(X509)* above = nullptr;
+  // A macro that takes no const.
+  SSL_get0_chain_certs(const_cast<SSL*>(ssl), &above);
+  for (int i = 0; i < sk_X509_num(above); ++i) {
+    end = std::min(end, TimeOf(X509_get0_notAfter(sk_X509_value(above, i))));
+  }
+  return end;
+}
+
 // The client's Finished: what came before was checked, and nobody can say it
 // who does not hold the keys that were agreed on there.
 void OnFinished(const SSL* ssl, HandshakeTag& accepted) {
@@ -83,6 +99,7 @@ void OnFinished(const SSL* ssl, HandshakeTag& accepted) {
   const X509* const certificate = SSL_get0_peer_certificate(ssl);
   if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return;
   CertificateFacts facts = FactsOf(ssl);
+  facts.until = std::min(facts.until, OwnEnd(ssl));
   if (!watch.options.check(facts.uris).ok()) return;
   accepted.facts = facts;
   MutexLock lock(&watch.mutex);

@@ -242,9 +242,9 @@ TEST_F(GrantsRpcTest, sec_NoConnectionOutlivesItsCertificate) {
     TestAgent agent(ChannelOf(ca_.Issue("short", leaf)), name, MakeContext());
     ASSERT_TRUE(agent.Await<protocol::Welcome>());
     EXPECT_FALSE(agent.Finish().ok());
-    EXPECT_TRUE(
-        log_.WaitFor(absl::StrCat("the certificate of spiffe://pactrain/agent/",
-                                  name, ", or its CA's, has ended")))
+    EXPECT_TRUE(log_.WaitFor(
+        absl::StrCat("the certificate of spiffe://pactrain/agent/", name,
+                     ", or its CA's or the coordinator's, has ended")))
         << log_.text();
   }
 }

@@ -30,6 +30,7 @@ constexpr size_t kWriteFrames = 32;  // Two buffers each: what one writev takes.
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
 constexpr double kNewRttWeight = 0.2;
+constexpr absl::Duration kNearEnd = absl::Seconds(1);  // As heartbeats differ.
 
 std::optional<asio::ip::tcp::endpoint> RemoteOf(
     const asio::ip::tcp::socket& socket) {
@@ -117,7 +118,16 @@ void Connection::OnReady() {
   Read();
 }
 
+absl::Status Connection::Ended() const {
+  return absl::UnauthenticatedError(absl::StrCat(
+      "the certificate of ",
+      peer_ends_ <= own_ends_ ? absl::StrCat("agent ", agent_) : "this agent",
+      ", or its CA's, has ended"));
+}
+
 absl::Status Connection::Broken(const asio::error_code& error) const {
+  // The peer may have looked at the time first.
+  if (accepted() && base::MonotonicNow() + kNearEnd >= ends()) return Ended();
   const std::string text =
       absl::StrCat("connection with ", remote_, ": ", error.message());
   if (error.category() != asio::error::get_ssl_category()) {
@@ -221,12 +231,7 @@ void Connection::Tick() {
     traffic_->goodput_bytes_per_second = std::min(
         traffic_->goodput_bytes_per_second, limit_->bytes_per_second());
   }
-  if (now >= ends()) {
-    return Close(absl::UnauthenticatedError(absl::StrCat(
-        "the certificate of ",
-        peer_ends_ <= own_ends_ ? absl::StrCat("agent ", agent_) : "this agent",
-        ", or its CA's, has ended")));
-  }
+  if (now >= ends()) return Close(Ended());
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(
         absl::StrCat("nothing came from ", remote_, " for ",

@@ -137,6 +137,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // From here on bytes go both ways.
   void OnReady();
   absl::Status Broken(const asio::error_code& error) const;
+  absl::Status Ended() const;  // For a certificate's end.
   void Read();
   void OnBytes(size_t bytes);
   void OnFrame(Frame frame);

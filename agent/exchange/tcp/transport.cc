@@ -150,28 +150,32 @@ void Transport::PlanRenewal() {
   if (tls_ == nullptr) return;
   // New files count, and ends are warned of, also where nobody connects.
   current_ = tls_->Get();
-  if (renew_at_) return;
   absl::Duration end = absl::InfiniteDuration();
   for (const auto& connection : Outdated()) {
     end = std::min(end, connection->ends());
   }
-  if (end == absl::InfiniteDuration()) return;
+  // What was planned for others that are gone meanwhile may be too late.
+  if (end >= renewal_for_) return;
+  renewal_for_ = end;
   const absl::Duration now = base::MonotonicNow();
+  const absl::Duration left =
+      std::max(end - now - 2 * options_.heartbeat, absl::ZeroDuration());
   std::uniform_real_distribution<double> share(kFirstRenewal, kLastRenewal);
-  renew_at_ = now + share(random_) * (end - now);
-  renew_by_ = (*renew_at_ + end) / 2;
+  const double drawn = share(random_);
+  renew_at_ = now + drawn * left;
+  renew_by_ = now + (drawn + 1) / 2 * left;
 }
 
 bool Transport::IsRenewalDue() const {
-  return renew_at_ && base::MonotonicNow() >= *renew_at_;
+  return base::MonotonicNow() >= renew_at_;
 }
 
 bool Transport::IsRenewalLate() const {
-  return renew_at_ && base::MonotonicNow() >= renew_by_;
+  return base::MonotonicNow() >= renew_by_;
 }
 
 void Transport::Renew() {
-  renew_at_.reset();
+  renewal_for_ = renew_at_ = renew_by_ = absl::InfiniteDuration();
   for (const auto& connection : Outdated()) {
     connection->Close(absl::UnavailableError(
         "it is made anew, by this agent's new certificate"));

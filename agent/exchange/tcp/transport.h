@@ -307,8 +307,9 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   std::mt19937_64 random_;
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::TlsContext current_;              // As of the last tick.
-  std::optional<absl::Duration> renew_at_;
-  absl::Duration renew_by_;
+  absl::Duration renewal_for_ = absl::InfiniteDuration();  // Their first end.
+  absl::Duration renew_at_ = absl::InfiniteDuration();
+  absl::Duration renew_by_ = absl::InfiniteDuration();
   base::RepeatFilter told_;
   std::map<const Connection*, base::ConnectionPlaces::Place> inbound_;
   base::RefusalCounts refused_;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -13,7 +14,7 @@ from elastic import BATCHES, equal, eventually, logged, on, stopped, values
 from patience import PATIENCE_SECONDS
 from test_clocks import DAYS, SteppedClocks
 
-LIFE_SECONDS = 30  # From the start of its agent; ranks attach meanwhile.
+LIFE_SECONDS = 40  # From the start of its agent; ranks attach meanwhile.
 SITES = 4
 Short = Callable[[Sequence[int]], None]
 
@@ -51,6 +52,7 @@ def names(numbers: Sequence[int]) -> list[str]:
 def test_sec_no_connection_outlives_its_certificate_and_no_step_is_lost(own_cluster, shorten, join):
     everybody = range(SITES)
     shorten(everybody)
+    ends = time.monotonic() + LIFE_SECONDS
     sites = ",".join(f"site-{number}:1" for number in everybody)
     job = own_cluster.new_job()
     options = {"sites": sites, "until": 400, "stops": (400,)}
@@ -58,12 +60,12 @@ def test_sec_no_connection_outlives_its_certificate_and_no_step_is_lost(own_clus
     for rank in ranks:
         rank.wait_said("world size 4")
     own_cluster.certify(*names(everybody))
-    pairs = SITES * (SITES - 1) // 2
-    eventually(lambda: count(own_cluster, "by this agent's new certificate") >= pairs)
+    eventually(lambda: time.monotonic() > ends)
     for rank in ranks:
         rank.wait_said(400)
     on(*ranks)
     results = values(*ranks)
+    assert count(own_cluster, "by this agent's new certificate") > 0
     assert count(own_cluster, "has ended") == 0  # Each was in time.
     assert equal(results)
     assert results[0]["batches"] == list(range(400))
@@ -74,18 +76,15 @@ def test_sec_who_has_no_new_certificate_is_out_with_the_reason(own_cluster, shor
     shorten([1])
     job = launch(own_cluster, scenarios.interrupted, places=(0, 1))
     job.wait_said("training")
-    logged(own_cluster.coordinator, "agent/agent-1, or its CA's, has ended")
+    logged(own_cluster.coordinator, "agent/agent-1, or its CA's or the coordinator's, has ended")
     logged(own_cluster.agents[1], "lost the connection to agent agent-0")
     job.tell(5)
     ended = job.finish()
     assert [rank.value["error"] for rank in ended] == ["StepNotAppliedError"] * 2, ended
     assert all(rank.value["untouched"] for rank in ended)
     said = [rank.value["text"] for rank in ended]
-    # Who looks first closes it, and the other sees no more than that.
-    assert any(
-        f"the certificate of {whose}, or its CA's, has ended" in text
-        for whose, text in zip(("agent agent-1", "this agent"), said, strict=True)
-    ), said
+    for whose, text in zip(("agent agent-1", "this agent"), said, strict=True):
+        assert f"the certificate of {whose}, or its CA's, has ended" in text
     logged(own_cluster.agents[1], "it says that this side's certificate has expired")
 
 
