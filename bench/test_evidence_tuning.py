@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.evidence import steps, tuning
-from bench.evidence.tuning import best_factor
+from bench.evidence.train import soonest
+from bench.evidence.tuning import best_factor, steps_to_beat
 from bench.evidence.workloads import ByteTransformer
 
 TARGET = {"w": {"target": -2.0}}
@@ -44,6 +45,20 @@ def test_where_none_arrives_the_end_decides_and_what_broke_never_wins() -> None:
     assert best_factor(found, -2.0) == 0.5
 
 
+def test_what_is_to_be_beaten_is_the_best_of_the_first_seed() -> None:
+    found = [piece(1.0, [-3, -2, -2, -2]), piece(0.5, [-3, -3, -2, -2]), piece(2.0, [-2, -2], 2)]
+    assert steps_to_beat(found, -2.0) == 20
+    assert steps_to_beat(found[2:], -2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "at"),
+    [([], 10), ([-3], 20), ([-3, -2], 20), ([-3, -2, -3], 40), ([-3, -2, -2, -3], 20)],
+)
+def test_the_soonest_that_a_run_may_still_arrive(scores: list[float], at: int) -> None:
+    assert soonest(piece(1.0, scores)["curve"], -2.0, 10) == at
+
+
 def test_no_factor_is_chosen_before_all_are_run_on_the_first_seed() -> None:
     found = [piece(1.0, [-2, -2]), piece(2.0, [-2, -2]), piece(0.5, [-2, -2], seed=2)]
     assert best_factor(found, -2.0) is None
@@ -73,7 +88,9 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
     monkeypatch.setattr(steps, "TARGETS", tmp_path / "targets.json")
     ran: list[tuple[str, int, float]] = []
 
-    def make(workload: Any, method: str, seed: int, target: float | None, factor: float) -> Any:
+    def make(
+        workload: Any, method: str, seed: int, target: float | None, factor: float, **_: Any
+    ) -> Any:
         ran.append((method, seed, factor))
         return piece(factor, [-3, -2 - abs(factor - 2)], seed, method) | {"workload": "transformer"}
 
@@ -86,7 +103,7 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
     monkeypatch.setattr(steps, "check_start", lambda workload: None)
     steps.run_workload(Stub(), ["ddp", "fp16"], [1, 2], tune=True)
     assert ran == [("ddp", 1, 1.0), ("ddp", 2, 1.0), ("ddp", 1, 0.5), ("ddp", 1, 2.0),
-                   ("ddp", 2, 2.0), ("fp16", 1, 0.5), ("fp16", 1, 1.0), ("fp16", 1, 2.0),
+                   ("ddp", 2, 2.0), ("fp16", 1, 1.0), ("fp16", 1, 0.5), ("fp16", 1, 2.0),
                    ("fp16", 2, 2.0)]  # fmt: skip
     ran.clear()
     steps.run_workload(Stub(), ["fp16"], [1, 2, 3], tune=False)

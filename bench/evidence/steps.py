@@ -25,7 +25,7 @@ from bench.evidence import chosen
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
-from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor
+from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor, steps_to_beat
 from bench.evidence.workloads import (
     OUT,
     ROOT,
@@ -184,17 +184,38 @@ def fits(workload: Workload, method: str) -> bool:
 
 
 def run_missing(
-    workload: Workload, method: str, seed: int, target: float | None, factor: float = 1.0
+    workload: Workload,
+    method: str,
+    seed: int,
+    target: float | None,
+    factor: float = 1.0,
+    beat: int | None = None,
 ) -> None:
     path = piece_path(workload.name, method, seed, factor)
     if not path.exists():
-        run_piece(Run(workload, method, seed, target, factor), path)
+        run_piece(Run(workload, method, seed, target, factor, beat=beat), path)
+
+
+def read_method(workload: Workload, method: str) -> list[dict[str, Any]]:
+    return [piece for piece in read_pieces([workload.name]) if piece["method"] == method]
+
+
+def run_method(
+    workload: Workload, method: str, seeds: Sequence[int], target: float, tune: bool
+) -> None:
+    """What is missing of it: factors first, then the seeds with the best."""
+    for factor in FACTORS if tune else ():
+        beat = steps_to_beat(read_method(workload, method), target)
+        run_missing(workload, method, FIRST_SEED, target, factor, beat)
+    best = best_factor(read_method(workload, method), target) or 1.0
+    for seed in seeds:
+        run_missing(workload, method, seed, target, best)
 
 
 def run_workload(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
 ) -> None:
-    """DDP's seeds, the target, then method by method, factors first."""
+    """DDP's seeds, the target, then method by method."""
     if workload.name in WORKLOADS:
         check_start(workload)
     if workload.name not in read_targets():
@@ -202,15 +223,10 @@ def run_workload(
             run_missing(workload, "ddp", seed, None)
     target = fix_target(workload, seeds)
     for method in ["ddp", *(m for m in methods if m != "ddp")]:
-        if not fits(workload, method):
+        if fits(workload, method):
+            run_method(workload, method, seeds, target, tune)
+        else:
             print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
-            continue
-        for factor in FACTORS if tune else ():
-            run_missing(workload, method, FIRST_SEED, target, factor)
-        own = [p for p in read_pieces([workload.name]) if p["method"] == method]
-        best = best_factor(own, target) or 1.0
-        for seed in seeds:
-            run_missing(workload, method, seed, target, best)
 
 
 def main(argv: list[str]) -> int:

@@ -233,8 +233,10 @@ def plan_words(evidence: Evidence) -> str:
         hours = 0.0
         for workload in evidence.workloads():
             own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
-            mean = fmean(piece["cpu_seconds"] for piece in own)
-            hours += mean * len(ROWS) * (seeds + len(FACTORS) - 1) / 3600
+            untaken = [p for p in evidence.others if p["workload"] == workload] or own
+            for pieces, count in ((own, seeds), (untaken, len(FACTORS) - 1)):
+                mean = fmean(piece["cpu_seconds"] for piece in pieces)
+                hours += mean * len(ROWS) * count / 3600
         said.append(f"{hours:.1f} CPU hours with {seeds} seeds")
     return " and ".join(said)
 

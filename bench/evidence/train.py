@@ -136,11 +136,17 @@ class Run:
         steps: int = 0,
         say: Callable[[str], None] = print,
         row: Row | None = None,
+        beat: int | None = None,
     ) -> None:
-        """`target` None: it is not fixed yet, and `steps` (default: the workload's) is all."""
+        """`target` None: it is not fixed yet, and `steps` (default: the workload's) is all.
+
+        `beat`: ends as soon as it cannot be at the target within so many steps, as another was.
+        """
         self.workload, self.name, self.seed, self.target = workload, name, seed, target
         self.row = row or ROWS[name]
         self.steps = steps or workload.steps
+        self._every = max(1, self.steps // EVALUATIONS)
+        self._beat = beat
         self._rate_factor = rate_factor
         torch.manual_seed(seed)
         self._device = workload.place.device
@@ -173,6 +179,9 @@ class Run:
 
     @property
     def done(self) -> bool:
+        if self.target is not None and self._beat is not None:
+            if soonest(self._curve, self.target, self._every) > self._beat:
+                return True
         if self._step < self.steps:
             return False
         arrived = self.target is None or crossing(self._curve, self.target) is not None
@@ -229,7 +238,7 @@ class Run:
 
     def _evaluate(self) -> None:
         """Where it is time for it."""
-        if self._step % max(1, self.steps // EVALUATIONS) == 0:
+        if self._step % self._every == 0:
             self._curve.append((self._step, self.workload.score(self._average, test=False)))
         if self._step == self.steps:
             self._test = self.workload.score(self._average, test=True)
@@ -350,3 +359,9 @@ def crossing(curve: list[tuple[int, float]], target: float) -> int | None:
         if score >= target and after >= target:
             return step
     return None
+
+
+def soonest(curve: list[tuple[int, float]], target: float, every: int) -> int:
+    """The step that crossing() gives at the soonest, however a run goes on from here."""
+    last = [(0, -math.inf), *curve][-1]
+    return crossing(curve, target) or last[0] + (0 if last[1] >= target else every)
