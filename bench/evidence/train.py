@@ -179,13 +179,17 @@ class Run:
 
     @property
     def done(self) -> bool:
-        if self.target is not None and self._beat is not None:
-            if soonest(self._curve, self.target, self._every) > self._beat:
-                return True
+        if self._cannot_win():
+            return True
         if self._step < self.steps:
             return False
         arrived = self.target is None or crossing(self._curve, self.target) is not None
         return arrived or self._step >= MOST_TIMES * self.steps
+
+    def _cannot_win(self) -> bool:
+        if self._beat is None or self.target is None:
+            return False
+        return soonest(self._curve, self.target, self._every) > self._beat
 
     def _mask(self) -> None:
         """Prunes, and the method begins anew with what is kept. What is not stays as it is."""
