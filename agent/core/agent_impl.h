@@ -33,7 +33,7 @@ class AgentState::Impl {
   // A generation that is over here; answers members that are still at it.
   struct Ended {
     std::unique_ptr<GroupState> group;
-    absl::Duration until;
+    absl::Duration at;
   };
 
   // agent_state.cc: trainers and time.

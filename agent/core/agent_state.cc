@@ -395,12 +395,13 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       group.FillStatus(status);
       status.trainers = 0;
     }
-    ended_.push_back({std::move(it->second), now + options_.step_deadline});
+    ended_.push_back({std::move(it->second), now});
     it = groups_.erase(it);
     changed = true;
   }
   while (!ended_.empty() &&
-         (ended_.front().until <= now || ended_.size() > kMaxEnded)) {
+         (now >= ended_.front().at + options_.step_deadline ||
+          ended_.size() > kMaxEnded)) {
     ended_.pop_front();
     changed = true;
   }
@@ -410,8 +411,7 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
 int AgentState::Impl::OpenAttempt(absl::Duration now) const {
   // Words of an end may be on their way.
   constexpr absl::Duration kLastWords = absl::Seconds(1);
-  if (!ended_.empty() &&
-      now < ended_.back().until - options_.step_deadline + kLastWords) {
+  if (!ended_.empty() && now < ended_.back().at + kLastWords) {
     return protocol::kMaxAttempts;
   }
   int last = 0;

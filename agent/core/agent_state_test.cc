@@ -110,6 +110,25 @@ TEST_F(Pair, AGenerationsKeyGoesWithItsPeersUntilItsRecordIsDropped) {
   EXPECT_TRUE(x_.peers.empty());
 }
 
+// By that an agent makes its connections anew between steps.
+TEST_F(Pair, AStepIsOpenOnceAnybodyBeganItAndLastWordsAreWaitedFor) {
+  Begin();
+  EXPECT_EQ(x_.state->OpenAttempt(now_), 0);
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  EXPECT_EQ(y_.state->OpenAttempt(now_), 1);
+  EXPECT_EQ(x_.state->OpenAttempt(now_), 1);
+  Submit(0, OneBucket(10, 50));
+  Deliver();
+  EXPECT_EQ(y_.state->OpenAttempt(now_), 0);
+  EXPECT_EQ(x_.state->OpenAttempt(now_), 0);
+  Give(x_, TrainerGone{1, "was killed"});
+  Pass(absl::Milliseconds(500));
+  EXPECT_EQ(x_.state->OpenAttempt(now_), protocol::kMaxAttempts);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(x_.state->OpenAttempt(now_), 0);
+}
+
 TEST_F(Pair, FramesOfAPeerThatIsNotReadyOnThisConnectionDoNotCount) {
   Begin();
   Give(x_, PeerDisconnected{"y", false, "reset"});

@@ -86,10 +86,7 @@ absl::Time OwnEnd(const SSL* ssl) {
   STACK_OF(X509)* above = nullptr;
   // A macro that takes no const.
   SSL_get0_chain_certs(const_cast<SSL*>(ssl), &above);
-  for (int i = 0; i < sk_X509_num(above); ++i) {
-    end = std::min(end, TimeOf(X509_get0_notAfter(sk_X509_value(above, i))));
-  }
-  return end;
+  return std::min(end, FirstEndOf(above));
 }
 
 // The client's Finished: what came before was checked, and nobody can say it

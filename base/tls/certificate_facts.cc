@@ -67,6 +67,15 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
+absl::Time FirstEndOf(const STACK_OF(X509) * certificates) {
+  absl::Time end = absl::InfiniteFuture();
+  for (int i = 0; i < sk_X509_num(certificates); ++i) {
+    const X509* const certificate = sk_X509_value(certificates, i);
+    end = std::min(end, TimeOf(X509_get0_notAfter(certificate)));
+  }
+  return end;
+}
+
 CertificateFacts FactsOf(const X509* certificate) {
   if (certificate == nullptr) return {};
   return {UrisOf(certificate),
@@ -82,11 +91,8 @@ CertificateFacts FactsOf(const SSL* connection) {
   CertificateFacts facts = FactsOf(SSL_get0_peer_certificate(connection));
   const STACK_OF(X509)* const chain = SSL_get0_verified_chain(connection);
   const int links = sk_X509_num(chain);
-  for (int i = 0; i < links; ++i) {
-    const X509* const above = sk_X509_value(chain, i);
-    facts.until = std::min(facts.until, TimeOf(X509_get0_notAfter(above)));
-    if (i == links - 1) facts.anchor = KeyOf(above);
-  }
+  if (links > 0) facts.anchor = KeyOf(sk_X509_value(chain, links - 1));
+  facts.until = std::min(facts.until, FirstEndOf(chain));
   return facts;
 }
 

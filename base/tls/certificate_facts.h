@@ -39,6 +39,9 @@ std::string SerialText(const ASN1_INTEGER* serial);
 // Malformed: the infinite past.
 absl::Time TimeOf(const ASN1_TIME* time);
 
+// When the first of these ends; null or none: never.
+absl::Time FirstEndOf(const STACK_OF(X509) * certificates);
+
 // Null: all empty. Of the certificate alone: nothing above it is seen.
 CertificateFacts FactsOf(const X509* certificate);
 // Of what the other side has shown, with its chain as it was verified.

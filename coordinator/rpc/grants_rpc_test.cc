@@ -16,6 +16,17 @@ using ::testing::HasSubstr;
 
 using GrantsRpcTest = TeamsFixture;
 
+// Its own certificate ends soon.
+class ShortCoordinatorTest : public TeamsFixture {
+ protected:
+  base::TlsFiles OwnFiles() const override {
+    return ca_.Issue(
+        "coordinator",
+        base::TestCa::Leaf{.uris = {"spiffe://pactrain/coordinator"},
+                           .valid_to_s = 5});
+  }
+};
+
 // Attack 2: a stranger's agent with a certificate of its own takes part.
 TEST_F(GrantsRpcTest, sec_AnotherTeamsAgentIsNotLetIntoAJob) {
   Form();
@@ -247,6 +258,16 @@ TEST_F(GrantsRpcTest, sec_NoConnectionOutlivesItsCertificate) {
                      ", or its CA's or the coordinator's, has ended")))
         << log_.text();
   }
+}
+
+TEST_F(ShortCoordinatorTest, sec_NoConnectionOutlivesTheCoordinatorsOwn) {
+  const auto agent = Agent("a");
+  ASSERT_TRUE(agent->Await<protocol::Welcome>());
+  EXPECT_FALSE(agent->Finish().ok());
+  EXPECT_TRUE(log_.WaitFor(
+      "the certificate of spiffe://pactrain/agent/a, or its CA's or the "
+      "coordinator's, has ended"))
+      << log_.text();
 }
 
 TEST_F(GrantsRpcTest, sec_WhoIsEvictedIsOutWithAllThatHeDoes) {

@@ -97,7 +97,11 @@ class TeamsFixture : public ServerFixture {
     // They ask until the next tick, as fast as they can.
     budgets_.calls = {1'000'000, 1e6};
     SetGrants(lists_);
-    Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
+    Start(OwnFiles());
+  }
+  // What the coordinator shows.
+  virtual base::TlsFiles OwnFiles() const {
+    return ca_.Issue("coordinator", "spiffe://pactrain/coordinator");
   }
   std::shared_ptr<grpc::Channel> As(const std::string& who) const {
     return ChannelOf(ca_.Issue("client", "spiffe://pactrain/" + who));

@@ -137,13 +137,16 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
 
 
 def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
-    write(tmp_path, "coordinator", FAILS)
+    agent = tmp_path / "pids" / "pactrain-agent"
+    # Not before the agent is there, which would be killed before it has said who it is.
+    write(
+        tmp_path, "coordinator", f"until [ -s {agent} ]; do sleep 0.02; done; {FAILS}"
+    )
     (error,) = run_ranks([world])
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
     assert "attach() started it; mend what it says" in str(error)
-    # The agent waited for it.
-    assert ended(int((tmp_path / "pids" / "pactrain-agent").read_text()))
+    assert ended(int(agent.read_text()))
     assert left(world) == []
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -215,14 +216,17 @@ class Field:
         if self.victims is None:
             trainer = self.bin_folder / "tests/e2e/cluster/sum_trainer"
             self.victims = Victims(self.children, DAEMONS, trainer, self.scratch)
-        # Two cores and a busy machine: what is real comes again.
-        tries: list[Outcome] = []
-        while len(tries) < TRIES and all(outcome.why for outcome in tries):
-            tries.append(live(attack, self.victims, self.children, self.turns))
-            if tries[-1].why:
-                print(f"   try {len(tries)} of {TRIES}: {tries[-1].why}", flush=True)
-        growth = max(outcome.growth_mib for outcome in tries)
-        return Outcome(tries[-1].why, tries[-1].ratio, growth)
+        # Two cores and a busy machine: what is real comes again. Where the first try is above a
+        # limit all are made: the last one, if that ends them, would always be the luckiest.
+        tries = [live(attack, self.victims, self.children, self.turns)]
+        if tries[0].why:
+            print(f"   try 1 of {TRIES}: {tries[0].why}", flush=True)
+            for number in range(2, TRIES + 1):
+                tries.append(live(attack, self.victims, self.children, self.turns))
+                print(f"   try {number} of {TRIES}: {tries[-1].why or 'within'}", flush=True)
+        why = tries[-1].why if all(outcome.why for outcome in tries) else ""
+        ratio = statistics.median(outcome.ratio for outcome in tries)
+        return Outcome(why, ratio, max(outcome.growth_mib for outcome in tries))
 
 
 def main() -> int:

@@ -30,6 +30,23 @@ def why_no_mounts() -> str:
 no_mounts = pytest.mark.skipif(why_no_mounts() != "", reason=f"no mounts: {why_no_mounts()}")
 
 
+def certificates(folder: Path, *who: str, by: Sequence[str] = ()) -> None:
+    """Of tools/certs: `who` as "--agent", "a"; by the CA in `folder`, made if missing.
+
+    `by`: words before the command.
+    """
+    command = [*by, str(ROOT / "tools" / "certs"), str(folder), *who]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def tls_flags(folder: Path, name: str) -> list[str]:
+    return [
+        f"--tls-cert={folder / name}.pem",
+        f"--tls-key={folder / name}.key",
+        f"--tls-ca={folder / 'ca.pem'}",
+    ]
+
+
 class Daemon:
     """One process that can be killed and started again with the same flags."""
 
@@ -106,11 +123,11 @@ class Cluster:
             argv = [str(BIN / "pactrain-admin"), "new-key", str(key)]
             subprocess.run(argv, check=True, capture_output=True)
             self.protection = f"--job-key-file={key}"
-        self.pki = folder / "pki" if certified else None
+        self._certified, self.pki = certified, folder / "pki"
         self._coordinator_flags = [*coordinator_flags, f"--risk={risk}"]
-        if self.pki is not None:
+        if certified:
             who = [word for number in range(sites) for word in ("--agent", f"agent-{number}")]
-            self.certify("--coordinator", "--operator", *who)
+            certificates(self.pki, "--coordinator", "--operator", *who)
             self._coordinator_flags.append(f"--policy-file={self.pki / 'policy.yaml'}")
         self._jobs = 0
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
@@ -118,19 +135,8 @@ class Cluster:
         self.coordinator.argv = self._coordinator(self.address)
         self.agents = [self.start_agent(number, number, agent_flags) for number in range(sites)]
 
-    def certify(self, *who: str, by: Sequence[str] = ()) -> None:
-        """Makes their certificates (anew), as tools/certs takes `who`; `by`: words before it."""
-        command = [*by, str(ROOT / "tools/certs"), str(self.pki), *who]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
     def _protection(self, who: str) -> list[str]:
-        if self.pki is None:
-            return [self.protection]
-        return [
-            f"--tls-cert={self.pki / who}.pem",
-            f"--tls-key={self.pki / who}.key",
-            f"--tls-ca={self.pki / 'ca.pem'}",
-        ]
+        return tls_flags(self.pki, who) if self._certified else [self.protection]
 
     def _coordinator(self, address: str) -> list[str]:
         return [

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from daemons import BIN, ROOT, Daemon
+from daemons import BIN, Daemon, certificates, tls_flags
 from patience import PATIENCE, PATIENCE_SECONDS
 from test_torchrun import Torchrun
 
@@ -58,19 +58,6 @@ table inet site {{
     }}
 }}
 """
-
-
-def certificates(folder: Path, *who: str) -> None:
-    """Of tools/certs: `who` as "--agent", "a"; by the CA in `folder`, made if missing."""
-    run(str(ROOT / "tools" / "certs"), str(folder), *who)
-
-
-def tls_flags(folder: Path, name: str) -> list[str]:
-    return [
-        f"--tls-cert={folder / name}.pem",
-        f"--tls-key={folder / name}.key",
-        f"--tls-ca={folder / 'ca.pem'}",
-    ]
 
 
 @dataclass

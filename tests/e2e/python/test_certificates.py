@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import scenarios
 from conftest import SHORT, running
-from daemons import Cluster
+from daemons import Cluster, certificates
 from elastic import BATCHES, equal, eventually, logged, on, stopped, values
 from patience import PATIENCE_SECONDS
 from test_clocks import DAYS, SteppedClocks
@@ -34,7 +34,7 @@ def shorten(own_cluster, tmp_path) -> Short:
 
     def shorten(numbers: Sequence[int]) -> None:
         by = clocks.words("tools/certs", LIFE_SECONDS - DAYS)
-        own_cluster.certify("--days", "1", *names(numbers), by=by)
+        certificates(own_cluster.pki, "--days", "1", *names(numbers), by=by)
         for number in numbers:
             own_cluster.agents[number].restart()
 
@@ -59,7 +59,7 @@ def test_sec_no_connection_outlives_its_certificate_and_no_step_is_lost(own_clus
     ranks = [join(own_cluster, job, number, number, **options) for number in everybody]
     for rank in ranks:
         rank.wait_said("world size 4")
-    own_cluster.certify(*names(everybody))
+    certificates(own_cluster.pki, *names(everybody))
     eventually(lambda: time.monotonic() > ends)
     for rank in ranks:
         rank.wait_said(400)

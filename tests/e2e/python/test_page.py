@@ -15,8 +15,6 @@ import pytest
 from conftest import running
 from daemons import Cluster
 from patience import PATIENCE_SECONDS
-from site_network import certificates as issue
-from site_network import tls_flags
 
 from bench import page_load
 from bench.cluster import certificates, start_cluster
@@ -45,52 +43,42 @@ def token_file(folder: Path, token: str = TOKEN) -> Path:
 
 
 @pytest.fixture
-def pki(tmp_path: Path) -> Path:
-    folder = tmp_path / "pki"
-    issue(folder, "--coordinator", "--operator")
-    return folder
-
-
-@pytest.fixture
-def guarded(tmp_path: Path, pki: Path) -> Iterator[Cluster]:
+def guarded(tmp_path: Path) -> Iterator[Cluster]:
     """A coordinator whose page speaks TLS and asks for a token."""
     flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token_file(tmp_path)}"]
-    flags += [f"--policy-file={pki / 'policy.yaml'}", *tls_flags(pki, "coordinator")]
-    with running(sites=0, coordinator_flags=flags) as cluster:
+    with running(sites=0, coordinator_flags=flags, certified=True) as cluster:
         yield cluster
 
 
-def refused(cluster: Cluster, pki: Path) -> str:
+def refused(cluster: Cluster) -> str:
     """What the audit log has of the page's readers."""
     told = subprocess.run(
-        cluster.admin("audit", *tls_flags(pki, "operator")),
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+        cluster.admin("audit"), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     return "\n".join(line for line in told.stdout.splitlines() if "page refused" in line)
 
 
-def test_over_tls_a_wrong_token_is_in_the_audit_log(guarded: Cluster, pki: Path) -> None:
+def test_over_tls_a_wrong_token_is_in_the_audit_log(guarded: Cluster) -> None:
     page = guarded.coordinator.listening["page"]
-    assert status(Place(page, TOKEN), pki / "ca.pem") == 200
-    assert status(Place(page, "wrong"), pki / "ca.pem") == 401
+    ca = guarded.pki / "ca.pem"
+    assert status(Place(page, TOKEN), ca) == 200
+    assert status(Place(page, "wrong"), ca) == 401
     with pytest.raises((OSError, ssl.SSLError)):
         status(Place(page))  # In plain text nothing is said.
-    told = refused(guarded, pki)
+    told = refused(guarded)
     assert len(told.splitlines()) == 1, told
     assert "wrong token" in told
 
 
 @pytest.mark.nightly
-def test_over_tls_a_browser_reads_and_its_first_try_is_no_refusal(
-    guarded: Cluster, pki: Path
-) -> None:
+def test_over_tls_a_browser_reads_and_its_first_try_is_no_refusal(guarded: Cluster) -> None:
     page = guarded.coordinator.listening["page"]
     with browser_context(Place(page, TOKEN)) as context:
         visit = Visit(context, f"https://{page}", None)
         shown = visit.open("")  # And the stream has come.
         assert "No job is known yet" in shown.locator("main").inner_text()
         assert not [error for error in visit.errors if "401" not in error]
-    assert refused(guarded, pki) == ""
+    assert refused(guarded) == ""
 
 
 def test_without_certificates_a_token_is_asked_for_as_well(tmp_path: Path) -> None:

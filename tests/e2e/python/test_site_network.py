@@ -16,6 +16,7 @@ from typing import Any
 
 import hostile_clients
 import pytest
+from daemons import certificates
 from patience import PATIENCE_SECONDS
 from site_network import (
     DATA_PORT,
@@ -23,7 +24,6 @@ from site_network import (
     PER_SOURCE,
     Site,
     SiteNetwork,
-    certificates,
 )
 from test_torchrun import HERE, Torchrun
 
