@@ -150,8 +150,9 @@ def run_piece(run: Run, path: Path) -> None:
     partial.write_text(json.dumps(result) + "\n")
     partial.replace(path)
     away.unlink(missing_ok=True)
-    print(f"{path.relative_to(ROOT)}: test {result['test']:.3f}, {result['cpu_seconds']} CPU s",
-          flush=True)  # fmt: skip
+    test = result["test"]
+    end = f"cannot win after {result['steps_run']} steps" if test is None else f"test {test:.3f}"
+    print(f"{path.relative_to(ROOT)}: {end}, {result['cpu_seconds']} CPU s", flush=True)
 
 
 def take_up(run: Run, away: Path) -> None:

@@ -2,7 +2,8 @@
 
 All workers' gradients are taken in one process, one micro-batch after the other, and then
 what the method does to them is done. Seeds are paired: the same weights, samples, augmentation
-and masks for every method. BatchNorm learns from worker 0 alone, whose buffers DDP broadcasts.
+and masks for every method. BatchNorm learns from worker 0 alone, whose buffers DDP broadcasts; of
+local steps each worker has its own, whose mean goes with the weights that are common.
 The rate is constant after a warm-up; what is scored is a moving average of the weights.
 
 All of it is on the workload's device, but for masks, which prune() makes of a copy on the CPU.
@@ -34,7 +35,8 @@ WARM_UP = 0.1
 MOMENTUM = 0.9
 BETAS, EPSILON = (0.9, 0.95), 1e-8
 MOST_TIMES = 2  # DDP's steps that a row may take to the target.
-TENSORS = ("_weights", "_resting", "_kept", "_own")  # Of a run's state, where they are there.
+# Of a run's state, where they are there.
+TENSORS = ("_weights", "_resting", "_kept", "_own", "_own_buffers")
 
 
 def flat(model: nn.Module, gradients: bool = False) -> Tensor:
@@ -48,6 +50,24 @@ def load(model: nn.Module, values: Tensor) -> None:
         for parameter in model.parameters():
             parameter.copy_(values[at : at + parameter.numel()].view(parameter.shape))
             at += parameter.numel()
+
+
+def learnt_buffers(model: nn.Module) -> list[Tensor]:
+    """Those with values, not counts."""
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+
+
+def flat_buffers(model: nn.Module) -> Tensor:
+    parts = [buffer.flatten() for buffer in learnt_buffers(model)]
+    return torch.cat(parts) if parts else next(model.parameters()).new_empty(0)
+
+
+def load_buffers(model: nn.Module, values: Tensor) -> None:
+    with torch.no_grad():
+        at = 0
+        for buffer in learnt_buffers(model):
+            buffer.copy_(values[at : at + buffer.numel()].view(buffer.shape))
+            at += buffer.numel()
 
 
 @dataclass
@@ -176,6 +196,7 @@ class Run:
         count = WORKERS if isinstance(self._method, LocalSteps) else 1
         self._optimizers = [Optimizer(workload, 0.0 if keeps else MOMENTUM) for _ in range(count)]
         self._own = self._weights.repeat(count, 1) if count > 1 else None
+        self._own_buffers = flat_buffers(self._model).repeat(count, 1) if count > 1 else None
 
     @property
     def done(self) -> bool:
@@ -230,7 +251,7 @@ class Run:
         """What all apply in place of the gradients' mean, [elements]."""
         gradients = self._weights.new_empty(len(batches), self._weights.numel())
         for worker, batch in enumerate(batches):  # The model has the weights already.
-            gradients[worker] = self._gradient(worker, batch)
+            gradients[worker] = self._gradient(batch, learns=worker == 0)
         if self._kept is not None:
             gradients *= torch.zeros_like(self._weights).index_fill_(0, self._kept, 1.0)
         assert isinstance(self._method, Method)
@@ -247,8 +268,9 @@ class Run:
         if self._step == self.steps:
             self._test = self.workload.score(self._average, test=True)
 
-    def _gradient(self, worker: int, batch: tuple[Tensor, Tensor]) -> Tensor:
-        momentum = 0.1 if worker == 0 else 0.0
+    def _gradient(self, batch: tuple[Tensor, Tensor], learns: bool) -> Tensor:
+        """`learns`: BatchNorm's buffers do."""
+        momentum = 0.1 if learns else 0.0
         for module in self._model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = momentum
@@ -259,15 +281,23 @@ class Run:
     def _local_step(
         self, method: LocalSteps, batches: list[tuple[Tensor, Tensor]], rate: float
     ) -> None:
+        """The model's buffers stay those of the common weights, which are what is scored."""
         assert self._own is not None
+        assert self._own_buffers is not None
+        common = flat_buffers(self._model)
         for worker, batch in enumerate(batches):
             own = self._own[worker]
             load(self._model, own)
-            gradient = self._gradient(worker, batch)
+            load_buffers(self._model, self._own_buffers[worker])
+            gradient = self._gradient(batch, learns=True)
             self._own[worker] = self._optimizers[worker].step(own, gradient, rate)
+            self._own_buffers[worker] = flat_buffers(self._model)
         if (self._step + 1) % method.period == 0:
             self._weights = method.merge(self._weights, self._own)
             self._own[:] = self._weights
+            common = self._own_buffers.mean(0)
+            self._own_buffers[:] = common
+        load_buffers(self._model, common)
         self._bytes += method.bytes(self._weights.numel())
 
     def _track_average(self) -> None:
