@@ -271,11 +271,28 @@ def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
 def test_the_goal_is_met_when_all_networks_are_within_it(
     times: float, networks: list[str], met: bool | None
 ) -> None:
-    found = evidence(*(content(n, entry("levels7-0.5", n, times)) for n in networks))
-    goal = figures.shapes_goal(found)
+    levels = ("levels7-0.5", "levels7-0.2", "levels7")
+    found = evidence(*(content(n, *(entry(row, n, times) for row in levels)) for n in networks))
+    goal, exact = figures.shapes_goals(found)
     assert goal.met is met
     assert (f"worst {times:.3f} x" in goal.value) == bool(networks)
     assert found.share_of_bound() == (pytest.approx(1 / times) if networks else None)
+    assert (exact.value, exact.met) == ("not run yet", None)
+
+
+def test_each_of_our_rows_is_held_to_its_bound() -> None:
+    rows = [("levels7-0.5", 1.1), ("levels7-0.2", 1.4), ("exact-0.5", 1.2)]
+    found = evidence(content("vgg19", *(entry(row, "vgg19", times) for row, times in rows)))
+    goal, exact = figures.shapes_goals(found)
+    assert "worst 1.400 x (VGG19)" in goal.value and "keep 0.5 at most 1.10 x" in goal.value
+    assert (goal.met, exact.met) == (False, False)
+
+
+def test_times_by_measured_seconds_are_of_networks_that_have_both() -> None:
+    both = [entry("levels7-0.5", "vgg19"), entry("fp16", "vgg19") | {"seconds": 9.0}]
+    found = evidence(content("vgg19", *both), content("resnet18", entry("fp16", "resnet18")))
+    assert found.networks_timed("fp16", "levels7-0.5", 100.0) == ["vgg19"]
+    assert found.timed_ratio("vgg19", "fp16", "levels7-0.5", 100.0) == 9.0 / both[0]["seconds"]
 
 
 def test_the_tables_have_the_measured_beside_the_formula() -> None:

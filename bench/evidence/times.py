@@ -2,7 +2,8 @@
 method's own compression. Pure.
 
 A step is max(compute, forward + communication), forward being a third of the compute: the
-exchange goes on while backward does, in all rows alike. Compression is charged where it would
+exchange goes on while backward does, in all rows that have one in each step. What workers do after
+own steps waits for all of them. Compression is charged where it would
 run: peers' at the accelerator's memory bandwidth, by the bytes that an element's passes touch;
 PacTrain's at an agent's core, as `make bench-kernels` measured it, while the link is busy.
 """
@@ -147,7 +148,8 @@ def _step_time(
         layout = topology.layout
         coded = coded_sums(layout) * 4 * cost.keep * network.elements / min(layout.hosts)
         exchange = max(exchange, coded / (codec_gb_per_s * 1e9))
-    seconds = max(network.compute_seconds, FORWARD_SHARE * network.compute_seconds + exchange)
+    before = FORWARD_SHARE if cost.period == 1 else 1.0
+    seconds = max(network.compute_seconds, before * network.compute_seconds + exchange)
     return StepTime(seconds, bound, sent / network.elements)
 
 

@@ -46,6 +46,7 @@ def best_factor(pieces: Iterable[Piece], target: float) -> float | None:
 def best_factors(
     pieces: Iterable[Piece], targets: Mapping[str, Mapping[str, Any]]
 ) -> dict[tuple[str, str], float]:
+    """Of workloads of which all methods are tuned: tuned ones beside others compare nothing."""
     methods: dict[tuple[str, str], list[Piece]] = {}
     for piece in pieces:
         methods.setdefault((piece["workload"], piece["method"]), []).append(piece)
@@ -54,7 +55,8 @@ def best_factors(
         for name, own in methods.items()
         if name[0] in targets
     }
-    return {name: factor for name, factor in found.items() if factor is not None}
+    partly = {workload for (workload, _), factor in found.items() if factor is None}
+    return {name: f for name, f in found.items() if f is not None and name[0] not in partly}
 
 
 def split(pieces: Iterable[Piece], factors: Factors) -> tuple[dict[Key, Piece], list[Piece]]:

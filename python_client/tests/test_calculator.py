@@ -27,14 +27,25 @@ def test_bytes_are_those_of_the_formulas() -> None:
 
 
 def test_a_step_is_never_shorter_than_its_compute() -> None:
-    assert {
-        row.step_seconds for row in rows_of(Job(1000, (4, 4), 1e4, 0.3, 0.5)).values()
-    } == {0.3}
+    rows = rows_of(Job(1000, (4, 4), 1e4, 0.3, 0.5))
+    assert all(0.3 <= row.step_seconds < 0.3001 for row in rows.values())
 
 
 def test_on_a_core_the_links_carry_more_of_a_sum() -> None:
     star = rows_of(Job(1_000_000, (2, 2, 2, 1, 1), 100, 0.0, 0.5, core=True))
     assert star["PacTrain, FULL"].link_bytes == pytest.approx(1.6 * 4e6)
+
+
+def test_the_exchange_of_own_steps_comes_after_them() -> None:
+    rows = rows_of(Job(30_000_000, (4, 4), 1000, 0.5, 0.5))
+    on_link = 7e6 * 8 / 956e6
+    own = rows["local SGD, 30 own steps"].step_seconds
+    assert own == pytest.approx(0.5 + on_link)
+
+
+def test_compute_that_is_not_given_is_said() -> None:
+    job = Job(RESNET18, (3, 2, 3), 100, 0.0, 0.5)
+    assert "--compute-ms" in advice(job, candidates(job, FAST_CORE))
 
 
 def test_a_slow_core_shows_in_levels_alone() -> None:
@@ -52,6 +63,10 @@ def test_a_slow_core_shows_in_levels_alone() -> None:
         (Job(100_000, (4, 4), 10_000, 0.1, 0.5), "use plain DDP"),
         (Job(RESNET18, (3, 2, 3), 100, 0.1, 0.5), "use PacTrain, 7 levels, keep 0.5: "),
         (Job(RESNET18, (3, 2, 3), 5, 0.02, 1.0), "use local SGD: "),
+        (
+            Job(RESNET18, (3, 2, 3), 20_000, 0.026, 0.5),
+            "use DDP with torch's fp16 hook",
+        ),
     ],
 )
 def test_the_advice_names_what_fits_the_links(job: Job, begin: str) -> None:

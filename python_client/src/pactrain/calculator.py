@@ -27,6 +27,7 @@ LEVELS7_BITS = 2.346  # Of an element in prefix codes.
 PACKED_BITS = 32 / 11 + 16 / 256  # What agents send above PACKED_ABOVE_MBPS.
 PACKED_ABOVE_MBPS = 400.0
 LOCAL_STEPS = 30
+LOCAL = f"local SGD, {LOCAL_STEPS} own steps"
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
 _ANSWER_SECONDS = 30
@@ -51,6 +52,12 @@ class Job:
         many = len(self.sites)
         return 1 + (many - 2) / many if self.core and many > 2 else 1.0
 
+    @property
+    def coded_sums(self) -> float:
+        """Whole sums that the busiest site encodes or decodes in a step in levels."""
+        many = len(self.sites)
+        return 3 - 2 / many if self.core and many > 2 else 3.0
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -67,17 +74,21 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
     bits = PACKED_BITS if packed else LEVELS7_BITS
     exact = job.crossings * 4 * job.elements
 
-    def found(name: str, sent: float, coded: float = 0.0) -> Candidate:
+    def found(
+        name: str, sent: float, coded: float = 0.0, beside: float = 1 - FORWARD_SHARE
+    ) -> Candidate:
+        """`beside`: the share of the compute with which the exchange overlaps."""
         on_link = sent * 8 / (PAYLOAD_SHARE * job.rate_mbps * 1e6)
-        exchange = max(on_link, len(job.sites) * coded / encode_per_second)
-        begun = FORWARD_SHARE * job.compute_seconds
+        exchange = max(on_link, job.coded_sums * coded / encode_per_second)
+        begun = (1 - beside) * job.compute_seconds
         return Candidate(name, sent, max(job.compute_seconds, begun + exchange))
 
     kept = job.keep * job.elements
     rows = [
         found("plain DDP", ring),
         found("DDP, fp16 hook", ring / 2),
-        found(f"local SGD, {LOCAL_STEPS} own steps", ring / LOCAL_STEPS),
+        found(LOCAL, ring / LOCAL_STEPS, beside=0.0),
+        found("by hand: sites first, bf16", exact / 2),
         found("PacTrain, FULL", exact),
         found("PacTrain, 7 levels, no mask", exact * bits / 32, job.elements),
     ]
@@ -95,17 +106,24 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
 
 def advice(job: Job, rows: Sequence[Candidate]) -> str:
     """One line: what to use, and why."""
-    ddp = rows[0]
+    ddp, fp16 = rows[:2]
     best = min(
         (row for row in rows if row.name.startswith("PacTrain")),
         key=lambda row: row.step_seconds,
     )
-    local = next(row for row in rows if row.name.startswith("local"))
+    local = next(row for row in rows if row.name == LOCAL)
     gain = ddp.step_seconds / best.step_seconds
     if gain < WORTH:
         return (
             f"use plain DDP: the links carry its gradients in time; PacTrain would be "
             f"{gain:.2f} times as fast"
+        )
+    over_fp16 = fp16.step_seconds / best.step_seconds
+    if over_fp16 < WORTH:
+        return (
+            "use DDP with torch's fp16 hook, which needs no agents: "
+            f"{ddp.step_seconds / fp16.step_seconds:.1f} times as fast a step as plain "
+            f"DDP; PacTrain would be {over_fp16:.2f} times as fast as that"
         )
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
     if late and job.compute_seconds and local.step_seconds < best.step_seconds:
@@ -114,7 +132,13 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
             f"{LOCAL_STEPS} own steps send less"
         )
-    return f"use {best.name}: {gain:.1f} times as fast a step as plain DDP"
+    unknown = (
+        ""
+        if job.compute_seconds
+        else " (without --compute-ms, a step's compute: the longer it is, the less there "
+        "is to gain)"
+    )
+    return f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
 
 
 def encode_rate(now: Callable[[], float] = time.thread_time) -> float:
@@ -212,8 +236,15 @@ def main(argv: Sequence[str]) -> int:
         metavar="HOST:PORT",
         help="that is asked; default, and keys, as for `pactrain links`",
     )
-    parser.add_argument("--compute-ms", type=_number(0, 1e7), default=0.0)
-    parser.add_argument("--keep", type=_number(0.001, 1), default=0.5)
+    parser.add_argument(
+        "--compute-ms",
+        type=_number(0, 1e7),
+        default=0.0,
+        help="that a step takes without an exchange; default: not known, as if none",
+    )
+    parser.add_argument(
+        "--keep", type=_number(0.001, 1), default=0.5, help="share that masks keep"
+    )
     parser.add_argument(
         "--core", action="store_true", help="sites meet in a core without agents"
     )
