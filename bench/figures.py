@@ -23,14 +23,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.evidence import report
-from bench.figure_blocks import BLOCKS, PLOTS, Results
+from bench.evidence import losing, report
+from bench.figure_blocks import BLOCKS as MEASURED
+from bench.figure_blocks import PLOTS, Results
 from bench.results import FOLDER, ROOT, is_short, is_stale, load
 
 MOST_README_WORDS = 700
 OPEN = re.compile(r"<!-- figures: (\S+) -->")
 BLOCK = re.compile(r"(<!-- figures: (\S+) -->)(\n?).*?(<!-- end -->)", re.DOTALL)
 PLOT = Path("docs/images/demo.png")
+BLOCKS = MEASURED | {"evidence": lambda _: losing.readme_words(report.read_evidence())}
 
 
 class MarkerError(ValueError):

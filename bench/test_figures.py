@@ -16,8 +16,8 @@ import pytest
 
 from bench import exchange, figure_blocks, figures, measure, results
 from bench.demo_report import GOAL_MODES
-from bench.figure_blocks import BLOCKS, Goal, short
-from bench.figures import MarkerError, fill
+from bench.figure_blocks import Goal, short
+from bench.figures import BLOCKS, MarkerError, fill
 from bench.results import ROOT, Measurement
 
 FAKE = Measurement("fake", "fake_bench", "make fake", "fake.json", ("src",), short=("ROUNDS=1",),
