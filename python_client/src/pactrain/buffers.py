@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 
 from torch import Tensor, nn
 
+from ._library import NativeSession
 from .broadcast import broadcast
-from .types import Native
 
 
 class BufferSync:
@@ -48,7 +48,7 @@ class BufferSync:
     def size_bytes(self) -> int:
         return sum(b.numel() * b.element_size() for _, b in self.tensors())
 
-    def run(self, native: Native, rank: int, slot_bytes: int) -> None:
+    def run(self, native: NativeSession, rank: int, slot_bytes: int) -> None:
         """Gives all ranks the values of rank 0. All ranks call it after the same step.
 
         One piece where no masks are among them: the slot was made large enough.

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
+from ._library import NativeSession
 from .device_kernels import current
 from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
 from .packing import Packer, Packing
-from .types import Digest, DType, Native, NodePath, NodeReport, PackedBucket
+from .types import Digest, DType, NodePath, NodeReport, PackedBucket
 
 _WITHOUT_STREAMS = ("mps",)
 _ALIGN = 64  # Bytes; each bucket starts so.
@@ -347,7 +348,9 @@ class StagedBucket:
             self._wait()
         return [self.host]
 
-    def pack(self, native: Native, layout: Digest, dtype: DType) -> PackedBucket | None:
+    def pack(
+        self, native: NativeSession, layout: Digest, dtype: DType
+    ) -> PackedBucket | None:
         """Packs what the masks in force keep on the device, and for NCCL whole buckets,
         too; waits until it is here.
 

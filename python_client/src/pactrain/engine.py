@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from . import storage
+from ._library import NativeSession
 from .buffers import BufferSync
 from .course import Change, Course
 from .devices import DeviceCopies, StagedBucket
@@ -33,7 +34,7 @@ from .mask_keeper import MaskKeeper
 from .onset import DEFAULT_ONSET, Onset
 from .parameters import ParameterTable
 from .stats import Counters
-from .types import Decision, Digest, DType, Mode, Native, Op, Part, Progress, StepResult
+from .types import Decision, Digest, DType, Mode, Op, Part, Progress, StepResult
 from .waiter import Caller, DeviceThread, Waiter, WaiterThread
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
@@ -102,7 +103,7 @@ class StepEngine:
 
     def __init__(
         self,
-        native: Native,
+        native: NativeSession,
         table: ParameterTable,
         keeper: MaskKeeper,
         buffers: BufferSync,

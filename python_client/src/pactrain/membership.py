@@ -17,6 +17,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from . import _abi, _library
+from ._library import NativeSession
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import PacTrainError, ResyncRequiredError
@@ -27,7 +28,6 @@ from .types import (
     DType,
     HeldState,
     Lineage,
-    Native,
     OnShrink,
     Op,
     Part,
@@ -50,7 +50,9 @@ class WorldNow:
     generation: int
 
 
-def may_go_on(native: Native, config: AttachConfig, error: PacTrainError) -> bool:
+def may_go_on(
+    native: NativeSession, config: AttachConfig, error: PacTrainError
+) -> bool:
     """True if a step failed with this error because the generation is over, and there
     may be a next one."""
     if config.on_shrink == OnShrink.ABORT or native.closed:
@@ -68,7 +70,7 @@ class Membership:
 
     def __init__(
         self,
-        native: Native,
+        native: NativeSession,
         config: AttachConfig,
         local: ModelState,
         engine: StepEngine,

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ._library import NativeSession
 from .device_kernels import handle_of
 from .device_path import DevicePath
 from .errors import PacTrainError
-from .types import Digest, DType, Native, NodePath, NodeReport, Plan
+from .types import Digest, DType, NodePath, NodeReport, Plan
 
 logger = logging.getLogger("pactrain")
 
@@ -67,7 +68,7 @@ class Packer:
 
     def pack(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         gradients: Callable[[], Tensor],
@@ -130,7 +131,7 @@ class Packer:
 
     def reduce(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         dtype: DType,
@@ -159,7 +160,7 @@ class Packer:
 
     def _reduce(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         dtype: DType,
@@ -188,7 +189,7 @@ class Packer:
             self._left += [packed, summed]
         return path
 
-    def _look(self, native: Native) -> NodeReport:
+    def _look(self, native: NativeSession) -> NodeReport:
         """What has become of NCCL; says what is new."""
         before, now = self.node, native.node_report
         self.node = now
@@ -218,7 +219,12 @@ class Packer:
         return new
 
     def _image(
-        self, native: Native, bucket: int, elements: int, layout: Digest, plan: Plan
+        self,
+        native: NativeSession,
+        bucket: int,
+        elements: int,
+        layout: Digest,
+        plan: Plan,
     ) -> Tensor | None:
         if plan.image_bytes == 0:
             return None
@@ -232,7 +238,7 @@ class Packer:
             self._images[layout] = image
         return image
 
-    def _give_up(self, native: Native, bucket: int, error: Exception) -> None:
+    def _give_up(self, native: NativeSession, bucket: int, error: Exception) -> None:
         reason = f"bucket {bucket} was not packed there: {str(error).splitlines()[0]}"
         self._path = DevicePath("torch", reason)
         self.fallbacks += 1

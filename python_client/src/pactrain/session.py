@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, outsiders, storage
+from ._library import NativeSession
 from .config import AttachConfig
 from .device_path import ON_CPU, DevicePath
 from .devices import DeviceCopies
@@ -30,7 +31,7 @@ from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .summary import Account, MaskAccount
-from .types import NO_NODE, Decision, Native
+from .types import NO_NODE, Decision
 from .wrapped import WrappedModel
 from .zeros import load_pruned
 
@@ -48,7 +49,7 @@ class Parts:
 
     model: WrappedModel
     table: ParameterTable
-    native: Native
+    native: NativeSession
     config: AttachConfig
     keeper: MaskKeeper
     source: MaskSource
