@@ -35,7 +35,7 @@ from .declared import DeclaredModel, declare, refitted_where_possible
 from .device_path import PathTeller
 from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
-from .engine import EngineOptions, StepEngine
+from .engine import Parts, StepEngine
 from .errors import (
     CoordinatorUnavailableError,
     PacTrainError,
@@ -52,12 +52,7 @@ from .model_state import ModelState
 from .onset import Onset, onset_from
 from .parameters import ParameterTable, some_of
 from .roll_call import call_roll_once
-from .session import (
-    Parts,
-    Session,
-    clear_all_gradients,
-    sessions,
-)
+from .session import Session, clear_all_gradients, sessions
 from .shared import Shared
 from .tracking import TrackedSource, TrackingKeeper
 from .types import AttachOptions, Mode, OnShrink
@@ -504,29 +499,11 @@ def _differences(parts: Parts, meeting: Meeting | None) -> Differences:
 
 
 def _engine(parts: Parts, slot_bytes: int, differences: Differences) -> StepEngine:
-    model, config, native = parts.model, parts.config, parts.native
-
     def clear_gradients(error: PacTrainError) -> None:
-        if not may_go_on(native, config, error):
+        if not may_go_on(parts.native, parts.config, error):
             clear_all_gradients()
 
-    return StepEngine(
-        native,
-        parts.table,
-        parts.keeper,
-        BufferSync(model.module, model.ignored),
-        EngineOptions(
-            buffer_sync_interval=config.buffer_sync_interval,
-            parameter_check_interval=config.parameter_check_interval,
-            clear_gradients=clear_gradients,
-            joins=model.joins,
-            own_thread=not model.finishes_steps,
-            slot_bytes=slot_bytes,
-            explain=differences.explain,
-            onset=config.onset,
-            copies=parts.copies,
-        ),
-    )
+    return StepEngine(parts, slot_bytes, clear_gradients, differences.explain)
 
 
 def _membership(parts: Parts, engine: StepEngine) -> Membership:

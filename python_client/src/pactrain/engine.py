@@ -26,16 +26,18 @@ from torch.futures import Future
 from . import storage
 from ._library import NativeSession
 from .buffers import BufferSync
+from .config import AttachConfig
 from .course import Change, Course
 from .devices import DeviceCopies, StagedBucket
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
-from .onset import DEFAULT_ONSET, Onset
+from .mask_source import MaskSource
 from .parameters import ParameterTable
 from .stats import Counters
 from .types import Decision, Digest, DType, Mode, Op, Part, Progress, StepResult
 from .waiter import Caller, DeviceThread, Waiter, WaiterThread
+from .wrapped import WrappedModel
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -79,23 +81,17 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """`joins` gives the use of DDP's join() that this step is in, if any.
+class Parts:
+    """What a session is made of."""
 
-    `clear_gradients` is called with the error of each failed step, and `explain` says
-    more of one that ends the session. `own_thread`: steps end by themselves, else when
-    finish() is called. `copies`: None for a model on the CPU.
-    """
-
-    buffer_sync_interval: int
-    parameter_check_interval: int
-    clear_gradients: Callable[[PacTrainError], None]
-    joins: Callable[[], object | None]
-    own_thread: bool
-    slot_bytes: int
-    explain: Callable[[PacTrainError], PacTrainError]
-    onset: Onset = DEFAULT_ONSET
-    copies: DeviceCopies | None = None
+    model: WrappedModel
+    table: ParameterTable
+    native: NativeSession
+    config: AttachConfig
+    keeper: MaskKeeper
+    source: MaskSource
+    model_index: int
+    copies: DeviceCopies | None  # None: the model is on the CPU.
 
 
 class StepEngine:
@@ -103,23 +99,29 @@ class StepEngine:
 
     def __init__(
         self,
-        native: NativeSession,
-        table: ParameterTable,
-        keeper: MaskKeeper,
-        buffers: BufferSync,
-        options: EngineOptions,
+        parts: Parts,
+        slot_bytes: int,
+        clear_gradients: Callable[[PacTrainError], None],
+        explain: Callable[[PacTrainError], PacTrainError],
     ) -> None:
+        """`clear_gradients` is called with the error of each failed step, and `explain`
+        says more of one that ends the session."""
+        native, model = parts.native, parts.model
         self.counters = Counters()
         self.course = Course(native.decision)
         self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
         self.check_parameters_next = True
         self._native = native
-        self._table = table
-        self._keeper = keeper
-        self._buffers = buffers
-        self._options = options
-        self._layouts = LayoutCache(table, native.digest_of)
+        self._table = parts.table
+        self._keeper = parts.keeper
+        self._buffers = BufferSync(model.module, model.ignored)
+        self._config = parts.config
+        self._joins = model.joins
+        self._slot_bytes = slot_bytes
+        self._clear_gradients = clear_gradients
+        self._explain = explain
+        self._layouts = LayoutCache(parts.table, native.digest_of)
         self._fatal: PacTrainError | None = None
         self._step: _Step | None = None
         self._submitted = 0  # Buckets of the open step.
@@ -128,8 +130,8 @@ class StepEngine:
         self._all_equal = True
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
-        self._copies = options.copies
-        self._waiter = _waiter_for(options)
+        self._copies = parts.copies
+        self._waiter = _waiter_for(parts)
 
     @property
     def busy(self) -> bool:
@@ -216,7 +218,7 @@ class StepEngine:
         except BaseException:
             self._fatal = PacTrainError(_INTERRUPTED)
             if self._copies is not None:  # The thread ends the step all the same.
-                self._options.clear_gradients(self._fatal)
+                self._clear_gradients(self._fatal)
             elif self._step is not None:
                 self._fail(self._step, self._fatal)
             raise
@@ -306,7 +308,7 @@ class StepEngine:
         # Ranks that have ended submit zeros and keep the weights that they had, until
         # all leave join() and take those of the last one. At its first step all are
         # equal, and at the first one after it.
-        before, self._joining = self._joining, self._options.joins()
+        before, self._joining = self._joining, self._joins()
         self._all_equal = self._joining is None or self._joining is not before
         if self._joining is not before:
             self.check_parameters_next = True
@@ -318,9 +320,8 @@ class StepEngine:
         if not self._all_equal:
             return None
         step = self._native.next_step
-        due = (
-            step - self._last_parameter_check >= self._options.parameter_check_interval
-        )
+        interval = self._config.parameter_check_interval
+        due = step - self._last_parameter_check >= interval
         due = due or self.check_parameters_next
         masks = self._keeper.news(always=due)
         if not due:
@@ -338,7 +339,7 @@ class StepEngine:
             result = self._native.wait()
         except PacTrainError as error:
             if self._native.is_final:
-                error = self._fatal = self._options.explain(error)
+                error = self._fatal = self._explain(error)
             self._fail(step, error)
             return
         except Exception as error:  # Or backward() would wait for ever.
@@ -373,7 +374,7 @@ class StepEngine:
             self._keeper.note_dense(result.dense, layout, step.buffers)
             self._keeper.committed(result.next)
             self._say_if_missed(result.next)
-            interval = self._options.buffer_sync_interval
+            interval = self._config.buffer_sync_interval
             if self._joining is not None:
                 interval = 0  # Rank 0 may have ended; join() gives all equal buffers.
             if interval and result.step + 1 - self._last_buffer_sync >= interval:
@@ -388,7 +389,7 @@ class StepEngine:
 
     def _say_if_missed(self, decision: Decision) -> None:
         step = self._committed + 1
-        onset = self._options.onset
+        onset = self._config.onset
         missed = onset.missed(step, decision, self._keeper.settled)
         compacts = step == onset.pin_from and onset.pin_mode == Mode.COMPACTED
         why = "" if self._keeper.current or not compacts else _NO_MASKS
@@ -409,7 +410,7 @@ class StepEngine:
         """
         self._last_buffer_sync = self._native.next_step
         buffers = self._buffers.with_masks() if also_masks else self._buffers
-        buffers.run(self._native, self._native.rank, self._options.slot_bytes)
+        buffers.run(self._native, self._native.rank, self._slot_bytes)
         self._last_buffer_sync = self._native.next_step
         self.counters.buffer_syncs += 1
 
@@ -419,7 +420,7 @@ class StepEngine:
             self._copies.settle()
         self.counters.failed_steps += 1
         self.last_error = error
-        self._options.clear_gradients(error)
+        self._clear_gradients(error)
         self._step = None
         self._submitted = 0
         for future in step.futures:
@@ -450,10 +451,10 @@ class StepEngine:
         return self._waiter.stop(timeout_seconds)
 
 
-def _waiter_for(options: EngineOptions) -> Waiter:
-    if options.copies is not None:
-        return DeviceThread(options.copies.begin_thread)
-    return WaiterThread() if options.own_thread else Caller()
+def _waiter_for(parts: Parts) -> Waiter:
+    if parts.copies is not None:
+        return DeviceThread(parts.copies.begin_thread)
+    return Caller() if parts.model.finishes_steps else WaiterThread()
 
 
 def _internal(error: Exception) -> PacTrainError:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -15,15 +14,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, outsiders, storage
-from ._library import NativeSession
-from .config import AttachConfig
 from .device_path import ON_CPU, DevicePath
-from .devices import DeviceCopies
-from .engine import StepEngine
+from .engine import Parts, StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
 from .lone_gradients import Exchanged, LoneGradients
-from .mask_keeper import MaskKeeper
-from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .null_session import as_number, no_copy, tracked_error
@@ -32,7 +26,6 @@ from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .summary import Account, MaskAccount
 from .types import NO_NODE, Decision
-from .wrapped import WrappedModel
 from .zeros import load_pruned
 
 STATE_VERSION = 2
@@ -41,20 +34,6 @@ _STATE_KEYS = {"version", "step", "masks", "masks_active"}
 _CLOSE_MARGIN_SECONDS = 3.0
 
 logger = logging.getLogger("pactrain")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a session is made of."""
-
-    model: WrappedModel
-    table: ParameterTable
-    native: NativeSession
-    config: AttachConfig
-    keeper: MaskKeeper
-    source: MaskSource
-    model_index: int
-    copies: DeviceCopies | None  # None: the model is on the CPU.
 
 
 class Session:
