@@ -250,7 +250,7 @@ def open_session(
         )
     copies = declared.copies
     if copies is not None:
-        options = replace(options, nccl=copies.reduces)
+        options = replace(options, nccl=copies.packer.reduces)
     with contextlib.nullcontext() if copies is None else copies.on_device():
         native = NativeSession.attach(
             options,
@@ -272,7 +272,8 @@ def open_session(
     differences = _differences(parts, meeting)
     engine = _engine(parts, options.slot_bytes, differences)
     if copies is not None:
-        teller = PathTeller(native, copies.chosen)
+        packer = copies.packer
+        teller = PathTeller(native, lambda: packer.chosen)
         engine.reporters.append(teller.before_step)
     session = Session(parts, engine, _membership(parts, engine))
     session.at_close(differences.at_end)

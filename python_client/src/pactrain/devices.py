@@ -34,7 +34,7 @@ from .device_kernels import current
 from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
 from .packing import Packer, Packing
-from .types import Digest, DType, NodePath, NodeReport, PackedBucket
+from .types import Digest, DType, NodePath, PackedBucket
 
 _WITHOUT_STREAMS = ("mps",)
 _ALIGN = 64  # Bytes; each bucket starts so.
@@ -148,7 +148,7 @@ class DeviceCopies:
         self._device = device
         self._side = _new_stream(device)
         nccl_stream = _new_stream(device) if path.name == "nccl" else None
-        self._packer = Packer(path, device, self._side, nccl_stream)
+        self.packer = Packer(path, device, self._side, nccl_stream)
         try:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
@@ -162,40 +162,6 @@ class DeviceCopies:
         self._filled = 0  # Bytes, in this step.
         # Those that have accumulated a gradient in this step.
         self._noted: dict[torch.Stream, None] = {}
-
-    @property
-    def path(self) -> DevicePath:
-        """As it is now."""
-        return self._packer.path
-
-    def chosen(self) -> DevicePath:
-        """The same, whatever became of NCCL."""
-        return self._packer.chosen
-
-    @property
-    def fallbacks(self) -> int:
-        """1 once a bucket could not be packed on the device: all go by torch since."""
-        return self._packer.fallbacks
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Of the device, that packing asked for in one step; the most."""
-        return self._packer.scratch_bytes
-
-    @property
-    def node(self) -> NodeReport | None:
-        """Of sums by NCCL, as of the last bucket; None: none was to be summed."""
-        return self._packer.node
-
-    @property
-    def unstaged(self) -> int:
-        """Buckets that NCCL could not sum, since there was no memory for the sum."""
-        return self._packer.unstaged
-
-    @property
-    def reduces(self) -> bool:
-        """This rank takes part in sums by NCCL."""
-        return self._packer.reduces
 
     def on_device(self) -> contextlib.AbstractContextManager[object]:
         """In here calls of the driver are about this device."""
@@ -233,7 +199,7 @@ class DeviceCopies:
 
     def stage(self, bucket: Source) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""
-        packer = self._packer if self._packs else None
+        packer = self.packer if self._packs else None
         staged = StagedBucket(self._device, bucket, packer)
         when = "before gradients were copied to the host"
         try:

@@ -51,12 +51,13 @@ class Packer:
         nccl_stream: torch.Stream | None,
     ):
         """`nccl_stream`: for nothing but NCCL, if the path is that."""
-        self.node: NodeReport | None = None  # As of the last bucket.
+        # Of sums by NCCL, as of the last bucket; None: none was to be summed.
+        self.node: NodeReport | None = None
         self._path = path
         self._nccl_stream = nccl_stream
         # What a kernel of NCCL that was given up may still read and write.
         self._left: list[Tensor] = []
-        self.fallbacks = 0  # 1 once one could not be packed here.
+        self.fallbacks = 0  # 1 once one could not be packed here: all go by torch then.
         self.unstaged = 0  # Buckets that there was no memory for to sum.
         self.scratch_bytes = 0  # Of the device, asked for in one step; the most.
         self._asked_bytes = 0

@@ -105,7 +105,7 @@ class Session:
     @property
     def device_path(self) -> DevicePath:
         """Which way this rank's gradients go to the agent, and why."""
-        return ON_CPU if self._copies is None else self._copies.path
+        return ON_CPU if self._copies is None else self._copies.packer.path
 
     @property
     def site(self) -> str:
@@ -168,13 +168,14 @@ class Session:
                 self._model.process_group_bytes(counters.steps)
             ),
         }
-        fallbacks = 0 if self._copies is None else self._copies.fallbacks
+        packer = None if self._copies is None else self._copies.packer
+        fallbacks = 0 if packer is None else packer.fallbacks
         values["pactrain/device_path"] = float(self.device_path.number)
         values["pactrain/device_fallbacks"] = float(fallbacks)
-        scratch = 0 if self._copies is None else self._copies.scratch_bytes
+        scratch = 0 if packer is None else packer.scratch_bytes
         values["pactrain/device_scratch_bytes"] = float(scratch)
-        node = NO_NODE if self._copies is None else self._copies.node or NO_NODE
-        unstaged = 0 if self._copies is None else self._copies.unstaged
+        node = NO_NODE if packer is None else packer.node or NO_NODE
+        unstaged = 0 if packer is None else packer.unstaged
         values["pactrain/nccl_buckets"] = float(node.taken)
         values["pactrain/nccl_fallbacks"] = float(node.by_host + unstaged)
         values["pactrain/nccl_seconds"] = node.nccl_seconds
