@@ -34,7 +34,6 @@ from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .parameters import ParameterTable
-from .stats import Counters
 from .types import Decision, Digest, DType, Mode, Op, Part, Progress, StepResult
 from .waiter import Caller, DeviceThread, Waiter, WaiterThread
 from .wrapped import WrappedModel
@@ -107,7 +106,6 @@ class StepEngine:
         """`clear_gradients` is called with the error of each failed step, and `explain`
         says more of one that ends the session."""
         native, model = parts.native, parts.model
-        self.counters = Counters()
         self.course = Course(native.decision)
         self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
@@ -362,7 +360,6 @@ class StepEngine:
 
     def _after_commit(self, step: _Step, result: StepResult) -> None:
         """The step is committed: what fails from here on fails the next one."""
-        self.counters.add(result)
         self._log_change(self.course.add(result))
         self._committed += 1
         try:
@@ -412,13 +409,13 @@ class StepEngine:
         buffers = self._buffers.with_masks() if also_masks else self._buffers
         buffers.run(self._native, self._native.rank, self._slot_bytes)
         self._last_buffer_sync = self._native.next_step
-        self.counters.buffer_syncs += 1
+        self.course.buffer_syncs += 1
 
     def _fail(self, step: _Step, error: PacTrainError) -> None:
         error.final = self._fatal is not None
         if self._copies is not None:
             self._copies.settle()
-        self.counters.failed_steps += 1
+        self.course.failed_steps += 1
         self.last_error = error
         self._clear_gradients(error)
         self._step = None

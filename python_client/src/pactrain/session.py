@@ -139,11 +139,10 @@ class Session:
         other sites, so trainers of one node see the same. process_group_bytes is what
         DDP itself sent or received here, computed from what it says it does.
         """
-        counters = self.engine.counters
-        values = counters.flat()
+        course = self.engine.course
+        values = course.flat()
         keeper = self._keeper
         active = keeper.active
-        course = self.engine.course
         saving = course.first_saving
         values |= {
             "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
@@ -165,7 +164,7 @@ class Session:
             "pactrain/mask_settle_steps": float(keeper.settle_steps),
             "pactrain/mask_last_change": float(keeper.last_change),
             "pactrain/process_group_bytes": float(
-                self._model.process_group_bytes(counters.steps)
+                self._model.process_group_bytes(course.total.steps)
             ),
         }
         packer = None if self._copies is None else self._copies.packer
@@ -203,7 +202,7 @@ class Session:
         return account.text()
 
     def _make_account(self) -> Account:
-        world = self.membership.world
+        world, course = self.membership.world, self.engine.course
         return Account(
             job=self._config.job,
             place=f"rank {world.rank} of {world.world_size}, site {world.site}",
@@ -211,13 +210,12 @@ class Session:
             gse=self._config.gse,
             table=self._table,
             masks=MaskAccount.of(self._keeper),
-            counters=self.engine.counters,
-            course=self.engine.course,
+            course=course,
             reason=self.decision.reason,
             onset=self._config.onset,
             device_path=str(self.device_path),
             alone=self._lone_gradients.shortfalls(
-                self.engine.course.total.steps, self.engine.counters.failed_steps
+                course.total.steps, course.failed_steps
             ),
         )
 
@@ -239,7 +237,7 @@ class Session:
         """
         for name, value in (("loss", loss), ("lr", lr)):
             if value is not None:
-                self.engine.counters.reported[name] = as_number(name, value)
+                self.engine.course.reported[name] = as_number(name, value)
 
     @property
     def masks_settled(self) -> bool:
