@@ -22,7 +22,7 @@ from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession, alone
 from .broadcast import broadcast, said_if_long
-from .buffers import BufferSync, mask_buffers
+from .buffers import bytes_of, mask_buffers, synced_buffers
 from .checks import (
     attached_already,
     check_model,
@@ -381,7 +381,7 @@ def _options(
     sizes = [
         _state_piece_bytes(table) if elastic else _parameter_bytes(table),
         *(_aligned(4 * count) for count in words),
-        _aligned(BufferSync(model.module, model.ignored).size_bytes),
+        _aligned(bytes_of(synced_buffers(model.module, model.ignored))),
     ]
     return AttachOptions(
         agent=config.agent,
@@ -426,13 +426,13 @@ def _log_waiting(is_first: bool, text: str) -> None:
 
 def _settings(parts: Parts) -> agreement.Settings:
     config = parts.config
-    buffers = BufferSync(parts.model.module, parts.model.ignored)
+    buffers = synced_buffers(parts.model.module, parts.model.ignored)
     return agreement.Settings(
         gse=int(config.gse),
         sync_masks=int(config.sync_masks),
         buffer_sync_interval=config.buffer_sync_interval,
         parameter_check_interval=config.parameter_check_interval,
-        buffer_bytes=buffers.size_bytes,
+        buffer_bytes=bytes_of(buffers),
         settle_steps=parts.keeper.settle_steps,
         on_shrink=int(config.on_shrink),
         activate_at=config.onset.activate_at,
@@ -472,7 +472,7 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     if not parts.model.starts_equal:
         tensors = [
             *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
-            *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
+            *synced_buffers(module, parts.model.ignored, parts.keeper.tracks),
         ]
     elif parts.keeper.tracks:
         tensors = [
@@ -481,7 +481,7 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     else:
         return  # Declared ones are rank 0's by now.
     native = parts.native
-    megabytes = sum(t.numel() * t.element_size() for _, t in tensors) / 1e6
+    megabytes = bytes_of(tensors) / 1e6
     say = functools.partial(
         _log_waiting,
         native.rank == 0,

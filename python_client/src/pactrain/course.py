@@ -54,7 +54,7 @@ class Change:
 
 
 class Course:
-    """What the committed steps of a session add up to. Written by one thread at a time."""
+    """What the steps of a session add up to. Written by one thread at a time."""
 
     def __init__(
         self, decision: Decision, clock: Callable[[], float] = time.monotonic

@@ -25,7 +25,8 @@ from torch.futures import Future
 
 from . import storage
 from ._library import NativeSession
-from .buffers import BufferSync
+from .broadcast import broadcast
+from .buffers import synced_buffers
 from .config import AttachConfig
 from .course import Change, Course
 from .devices import DeviceCopies, StagedBucket
@@ -105,7 +106,7 @@ class StepEngine:
     ) -> None:
         """`clear_gradients` is called with the error of each failed step, and `explain`
         says more of one that ends the session."""
-        native, model = parts.native, parts.model
+        native = parts.native
         self.course = Course(native.decision)
         self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
@@ -113,9 +114,8 @@ class StepEngine:
         self._native = native
         self._table = parts.table
         self._keeper = parts.keeper
-        self._buffers = BufferSync(model.module, model.ignored)
+        self._model = parts.model
         self._config = parts.config
-        self._joins = model.joins
         self._slot_bytes = slot_bytes
         self._clear_gradients = clear_gradients
         self._explain = explain
@@ -306,7 +306,7 @@ class StepEngine:
         # Ranks that have ended submit zeros and keep the weights that they had, until
         # all leave join() and take those of the last one. At its first step all are
         # equal, and at the first one after it.
-        before, self._joining = self._joining, self._joins()
+        before, self._joining = self._joining, self._model.joins()
         self._all_equal = self._joining is None or self._joining is not before
         if self._joining is not before:
             self.check_parameters_next = True
@@ -403,11 +403,20 @@ class StepEngine:
     def sync_buffers(self, also_masks: bool = False) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.
 
-        REQUIRES: no step is open.
+        One piece where no masks are among them: the slot was made large enough.
+
+        REQUIRES: no step is open, and no forward or backward pass is running.
+        Raises: the typed error of the step, on all ranks; buffers are as before.
         """
         self._last_buffer_sync = self._native.next_step
-        buffers = self._buffers.with_masks() if also_masks else self._buffers
-        buffers.run(self._native, self._native.rank, self._slot_bytes)
+        buffers = synced_buffers(self._model.module, self._model.ignored, also_masks)
+        broadcast(
+            self._native,
+            self._native.rank,
+            "pactrain buffers",
+            buffers,
+            self._slot_bytes,
+        )
         self._last_buffer_sync = self._native.next_step
         self.course.buffer_syncs += 1
 
