@@ -27,7 +27,6 @@ from .types import (
     Digest,
     DType,
     HeldState,
-    Lineage,
     OnShrink,
     Op,
     Part,
@@ -233,8 +232,12 @@ class Membership:
         native = self._native
         if todo.action == _abi.ATTACH:
             self._given = None
-            lineage = Lineage(_digest(todo.lineage), todo.committed)
-            held = HeldState(lineage, _digest(todo.parameters), todo.step)
+            held = HeldState(
+                _digest(todo.lineage),
+                todo.committed,
+                _digest(todo.parameters),
+                todo.step,
+            )
             native.reattach(held, todo.ms / 1000)
         elif todo.action == _abi.SLEEP:
             _sleep(todo.ms / 1000)
@@ -256,11 +259,11 @@ class Membership:
         result = _abi.Result(
             generation=native.generation,
             resume_step=native.resume_step,
-            lineage=_abi.Digest(*native.lineage.id),
+            lineage=native.lineage,
             rank=native.rank,
             world_size=native.world_size,
             donor=_abi.NO_RANK if donor is None else donor,
-            needs_state=int(native.needs_state),
+            needs_state=native.needs_state,
         )
         if error is not None:
             result.code = _library.code_of(error)

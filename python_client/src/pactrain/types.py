@@ -142,28 +142,20 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Lineage:
-    """A state of a job and what it came of: gradient steps from one beginning."""
-
-    id: Digest  # NO_DIGEST: none of this job.
-    committed: int  # Gradient steps.
-
-
-NO_LINEAGE = Lineage(NO_DIGEST, 0)
-
-
-@dataclass(frozen=True)
 class HeldState:
-    """The state with which a rank attaches again."""
+    """The state with which a rank attaches again: so many gradient steps from one
+    beginning, its lineage."""
 
-    lineage: Lineage
+    lineage: Digest  # NO_DIGEST: none of this job.
+    committed: int  # Gradient steps.
     parameters: Digest  # Over their values.
     next_step: int  # After its last committed one.
 
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """The fields of pt_attach_options; `lineage` is of the state it holds."""
+    """The fields of pt_attach_options; `lineage` and `committed` are of the state that
+    it holds, as in HeldState."""
 
     agent: str
     job: str
@@ -180,7 +172,8 @@ class AttachOptions:
     attach_timeout_ms: int
     gse: bool
     on_shrink: OnShrink = OnShrink.ABORT
-    lineage: Lineage = NO_LINEAGE
+    lineage: Digest = NO_DIGEST
+    committed: int = 0
     parameters: Digest = NO_DIGEST
     replace: bool = False
     mask_digest: Digest = NO_DIGEST
