@@ -14,7 +14,7 @@ from torch.futures import Future
 from torch.utils.hooks import RemovableHandle
 
 from . import storage
-from .buckets import Piece, PlannedBucket, plan_buckets
+from .buckets import Piece, plan_buckets
 from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
 from .forward_flags import ForwardFlags, inside_backward
@@ -60,15 +60,16 @@ class FlatBucket:
     """
 
     def __init__(
-        self, number: int, plan: PlannedBucket, table: ParameterTable, is_last: bool
+        self, number: int, indices: list[int], table: ParameterTable, is_last: bool
     ) -> None:
         entries = list(table)
-        self.names = [entries[index][0] for index in plan.parameters]
-        self._parameters = [entries[index][1] for index in plan.parameters]
+        self.names = [entries[index][0] for index in indices]
+        self._parameters = [entries[index][1] for index in indices]
         self._number = number
         self._is_last = is_last
         first = self._parameters[0]
-        self._place(torch.zeros(plan.elements, dtype=first.dtype, device=first.device))
+        elements = sum(p.numel() for p in self._parameters)
+        self._place(torch.zeros(elements, dtype=first.dtype, device=first.device))
 
     def _place(self, buffer: Tensor) -> None:
         self._buffer = buffer
@@ -161,8 +162,8 @@ class GradientBuckets:
         pieces = [Piece(p.numel(), DTYPES[p.dtype]) for _, p in table]
         plan = plan_buckets(pieces, cap_bytes)
         self.buckets = [
-            FlatBucket(number, bucket, table, number == len(plan) - 1)
-            for number, bucket in enumerate(plan)
+            FlatBucket(number, indices, table, number == len(plan) - 1)
+            for number, indices in enumerate(plan)
         ]
         self._engine: StepEngine | None = None
         self._membership: Membership | None = None
