@@ -45,8 +45,12 @@ _CAPTURED = (
 )
 
 
-class Source(Protocol):
-    """A bucket (engine.Bucket) whose tensors are on a device."""
+class Bucket(Protocol):
+    """What a step consists of.
+
+    `parts` are its gradients, one after the other, and `buffer` gets their mean. Both
+    are of one dtype; parts may lie in the buffer.
+    """
 
     def index(self) -> int: ...
     def parts(self) -> Sequence[Tensor]: ...
@@ -197,7 +201,7 @@ class DeviceCopies:
         with contextlib.suppress(RuntimeError):  # The step has an error already.
             self._side.synchronize()
 
-    def stage(self, bucket: Source) -> StagedBucket:
+    def stage(self, bucket: Bucket) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""
         packer = self.packer if self._packs else None
         staged = StagedBucket(self._device, bucket, packer)
@@ -220,7 +224,7 @@ class DeviceCopies:
         self.note()
         self._follow(self._noted)
 
-    def _take(self, bucket: Source, staged: StagedBucket) -> None:
+    def _take(self, bucket: Bucket, staged: StagedBucket) -> None:
         room = self._room(bucket)
         staged.room = room
         staged.host = room[: staged.target.nbytes].view(staged.target.dtype)
@@ -236,7 +240,7 @@ class DeviceCopies:
         for stream in streams:
             self._side.wait_stream(stream)
 
-    def _room(self, bucket: Source) -> Tensor:
+    def _room(self, bucket: Bucket) -> Tensor:
         """Steps follow each other: each begins at the start again."""
         buffer = bucket.buffer()
         if bucket.index() == 0:
@@ -253,7 +257,7 @@ class StagedBucket:
     """
 
     def __init__(
-        self, device: torch.device, bucket: Source, packer: Packer | None
+        self, device: torch.device, bucket: Bucket, packer: Packer | None
     ) -> None:
         self._device = device
         self._packer = packer

@@ -15,27 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.futures import Future
 
-from . import storage
+from . import _abi, storage
 from ._library import NativeSession
 from .broadcast import broadcast
 from .buffers import synced_buffers
 from .config import AttachConfig
 from .course import Change, Course
-from .devices import DeviceCopies, StagedBucket
+from .devices import Bucket, DeviceCopies, StagedBucket
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .parameters import ParameterTable
-from .types import Decision, Digest, DType, Mode, Op, Part, Progress, StepResult
+from .types import Decision, Digest, DType, Mode, Op, Part, StepResult
 from .waiter import Caller, DeviceThread, Waiter, WaiterThread
 from .wrapped import WrappedModel
 
@@ -52,20 +51,6 @@ _INTERRUPTED = (
     "An interrupt came while this rank waited for the end of a step: the others may "
     "have applied it.\nStart this rank anew."
 )
-
-
-class Bucket(Protocol):
-    """What a step consists of.
-
-    `parts` are its gradients, one after the other, and `buffer` gets their mean. Both
-    are of one dtype; parts may lie in the buffer.
-    """
-
-    def index(self) -> int: ...
-    def parts(self) -> Sequence[Tensor]: ...
-    def buffer(self) -> Tensor: ...
-    def parameters(self) -> Sequence[Tensor]: ...
-    def is_last(self) -> bool: ...
 
 
 @dataclass
@@ -142,16 +127,19 @@ class StepEngine:
         return self._committed
 
     @property
-    def progress(self) -> Progress:
-        """REQUIRES: the native session is open, maybe over."""
+    def progress(self) -> _abi.Progress:
+        """How far this rank is, in what is counted in steps. Ages are in steps, too.
+
+        REQUIRES: the native session is open, maybe over.
+        """
         step = self._native.next_step
-        return Progress(
+        return _abi.Progress(
             self._committed,
             max(0, step - self._last_buffer_sync),
             max(0, step - self._last_parameter_check),
         )
 
-    def renew(self, progress: Progress) -> None:
+    def renew(self, progress: _abi.Progress) -> None:
         """Goes on in another generation, where all ranks are as far as the donor.
 
         REQUIRES: no step is open.

@@ -11,7 +11,7 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from torch.optim import Optimizer
@@ -23,15 +23,7 @@ from .engine import StepEngine
 from .errors import PacTrainError, ResyncRequiredError
 from .model_state import ModelState
 from .shared import Blob, Shared
-from .types import (
-    Digest,
-    DType,
-    HeldState,
-    OnShrink,
-    Op,
-    Part,
-    Progress,
-)
+from .types import Digest, DType, HeldState, OnShrink, Op, Part
 
 _now: Callable[[], float] = time.monotonic
 _sleep = time.sleep
@@ -119,7 +111,7 @@ class Membership:
         """
         if not self._newcomer:
             return
-        done = self._settle(Progress(0, 0, 0), None)
+        done = self._settle(_abi.Progress(), None)
         self._local.load(*_state(done), newcomer=True, whole=True)
         self._check(done)
         self._enter(done)
@@ -185,26 +177,20 @@ class Membership:
             )
 
     def _enter(self, done: _abi.Todo) -> None:
-        progress = done.progress
-        self._engine.renew(
-            Progress(
-                progress.committed,
-                progress.buffer_sync_age,
-                progress.parameter_check_age,
-            )
-        )
+        self._engine.renew(done.progress)
         if self._pending is None:
             self._core.forget()
         self.world = self._world()
 
-    def _settle(self, progress: Progress, error: PacTrainError | None) -> _abi.Todo:
+    def _settle(
+        self, progress: _abi.Progress, error: PacTrainError | None
+    ) -> _abi.Todo:
         """Does what the library asks for until all ranks of a generation have one
         state. `error` has ended the last one; None: a newcomer's first."""
-        digest = self._local.digest(self._native.digest_of)
         mine = _abi.Mine(
-            newcomer=int(self._newcomer),
-            progress=_abi.Progress(*astuple(progress)),
-            parameters=_abi.Digest(*digest),
+            newcomer=self._newcomer,
+            progress=progress,
+            parameters=self._local.digest(self._native.digest_of),
             settings=self._settings.encode(),
             shared=self.shared.text.encode(),
             unshared_optimizers=len(self.shared.unnamed),
@@ -244,10 +230,7 @@ class Membership:
         elif todo.action == _abi.GIVE:
             self._given = self._local.encode()
         else:
-            part, layout = (
-                Part(todo.input, todo.words),
-                Digest(todo.layout.hi, todo.layout.lo),
-            )
+            part, layout = Part(todo.input, todo.words), _digest(todo.layout)
             native.submit(
                 0, [part], todo.output, DType.FLOAT32, Op.XOR, layout, True, None
             )

@@ -187,15 +187,6 @@ class AttachOptions:
     nccl: bool = False
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a rank is, in what is counted in steps. Ages are in steps, too."""
-
-    committed: int  # Gradient steps of the job.
-    buffer_sync_age: int
-    parameter_check_age: int
-
-
 class Part(NamedTuple):
     """A piece of a bucket: an address, and how many elements lie there."""
 
