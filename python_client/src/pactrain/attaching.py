@@ -33,6 +33,7 @@ from .checks import (
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .declared import DeclaredModel, declare, refitted_where_possible
 from .device_path import PathTeller
+from .devices import aligned
 from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import Parts, StepEngine
@@ -60,7 +61,6 @@ from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
-_SLOT_ALIGN = 64  # Bytes; each bucket starts so.
 # Jobs and models that this process has been in: it replaces nobody there any more.
 _begun: set[tuple[str, int]] = set()
 
@@ -329,7 +329,8 @@ def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachCon
     launch = f"{token}/{ranks}"
     call_roll_once(store, config, launch)
     if not config.agent:
-        config = config.with_embedded(embedded_agent(store, config, launch))
+        agent = embedded_agent(store, config, launch)
+        config = replace(config, agent=agent, embedded=True)
     return config.with_launch_token(os.environ, token)
 
 
@@ -380,8 +381,8 @@ def _options(
     ]
     sizes = [
         _state_piece_bytes(table) if elastic else _parameter_bytes(table),
-        *(_aligned(4 * count) for count in words),
-        _aligned(bytes_of(synced_buffers(model.module, model.ignored))),
+        *(aligned(4 * count) for count in words),
+        aligned(bytes_of(synced_buffers(model.module, model.ignored))),
     ]
     return AttachOptions(
         agent=config.agent,
@@ -413,11 +414,7 @@ def _state_piece_bytes(table: ParameterTable) -> int:
 
 
 def _parameter_bytes(table: ParameterTable) -> int:
-    return sum(_aligned(4 * parameter.numel()) for _, parameter in table)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _SLOT_ALIGN) * _SLOT_ALIGN
+    return sum(aligned(4 * parameter.numel()) for _, parameter in table)
 
 
 def _log_waiting(is_first: bool, text: str) -> None:

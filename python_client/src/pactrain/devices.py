@@ -148,7 +148,7 @@ class DeviceCopies:
           PacTrainError: there is not enough page-locked memory.
         """
         self._packs = path.kernels is not None
-        size = sum(_aligned(p.numel() * self._width(p)) for _, p in parameters)
+        size = sum(aligned(p.numel() * self._width(p)) for _, p in parameters)
         self._device = device
         self._side = _new_stream(device)
         nccl_stream = _new_stream(device) if path.name == "nccl" else None
@@ -246,7 +246,7 @@ class DeviceCopies:
         if bucket.index() == 0:
             self._filled = 0
         size = buffer.numel() * self._width(buffer)
-        first, self._filled = self._filled, self._filled + _aligned(size)
+        first, self._filled = self._filled, self._filled + aligned(size)
         return self._pinned[first : first + size]
 
 
@@ -430,5 +430,6 @@ def _free_host_memory() -> str:
     return f"{free:,} are free, and `ulimit -l` allows {locked}"
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """To where the next bucket may start."""
     return -(-size // _ALIGN) * _ALIGN
