@@ -158,6 +158,9 @@ class GradientBuckets:
     Not thread-safe: used by the thread that runs backward().
     """
 
+    _engine: StepEngine  # Set by start().
+    _membership: Membership  # Set by start().
+
     def __init__(self, table: ParameterTable, cap_bytes: int) -> None:
         pieces = [Piece(p.numel(), DTYPES[p.dtype]) for _, p in table]
         plan = plan_buckets(pieces, cap_bytes)
@@ -165,8 +168,6 @@ class GradientBuckets:
             FlatBucket(number, indices, table, number == len(plan) - 1)
             for number, indices in enumerate(plan)
         ]
-        self._engine: StepEngine | None = None
-        self._membership: Membership | None = None
         self._forward = ForwardFlags()
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
@@ -198,8 +199,6 @@ class GradientBuckets:
         self._forward.begin()
         if self._missing and not inside_backward():
             self._missing = []
-            if self._engine is None:
-                return
             self._engine.finish()
             if self._engine.busy:
                 self._engine.abandon(PacTrainError(_BROKEN_OFF))
@@ -236,12 +235,10 @@ class GradientBuckets:
             bucket.take(position)
         except RefusedError as error:
             self._refuse(error)
-        assert self._engine is not None
         self._engine.note_stream()
         self._missing[bucket.index()].discard(position)
 
     def _submit_complete(self) -> None:
-        assert self._engine is not None
         while self._next < len(self.buckets) and not self._missing[self._next]:
             self._last = self._engine.on_bucket(self.buckets[self._next])
             self._next += 1
@@ -268,7 +265,6 @@ class GradientBuckets:
 
     def _say_unreached(self) -> None:
         """Of those that no rank reaches: others may reach what this one does not."""
-        assert self._membership is not None
         names = [
             bucket.names[position]
             for bucket, unreached in zip(self.buckets, self._unreached, strict=True)
@@ -281,8 +277,6 @@ class GradientBuckets:
     def _commit(self) -> bool:
         """Waits for the commit, in another generation if this one ends; False if the
         others have done without this pass, or have had it."""
-        assert self._engine is not None
-        assert self._membership is not None
         while True:
             assert self._last is not None
             try:
@@ -299,7 +293,6 @@ class GradientBuckets:
                 self._last = self._engine.on_bucket(bucket)
 
     def _refuse(self, error: RefusedError) -> NoReturn:
-        assert self._engine is not None
         if self._next == len(self.buckets) and self._last is not None:
             with contextlib.suppress(PacTrainError):
                 self._engine.finish()  # The step is on its way: all have it or nobody.
