@@ -44,5 +44,5 @@ def test_what_takes_long_is_said_once_and_nothing_of_what_does_not():
 
 
 def test_options_that_c_does_not_take_are_an_error_and_no_wait_for_ever():
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         _attach(object(), print, "", None)
