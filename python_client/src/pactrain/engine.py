@@ -253,27 +253,23 @@ class StepEngine:
         packed = None
         if isinstance(bucket, StagedBucket):
             packed = bucket.pack(self._native, layout.digest, dtype)
+        parts = bucket.parts() if packed is None else []
+        last = bucket.is_last()
+        parameters = self._parameter_digest() if last else None
         if packed is not None:
-            self._native.submit_packed(
-                packed,
+            self._native.submit_packed(packed, layout.digest, last, parameters)
+        else:
+            step.parts.extend(parts)
+            self._native.submit(
+                bucket.index(),
+                [Part(part.data_ptr(), part.numel()) for part in parts],
+                buffer.data_ptr(),
+                dtype,
+                Op.SUM,
                 layout.digest,
-                bucket.is_last(),
-                self._parameter_digest() if bucket.is_last() else None,
+                last,
+                parameters,
             )
-            self._submitted += 1
-            return
-        parts = bucket.parts()
-        step.parts.extend(parts)
-        self._native.submit(
-            bucket.index(),
-            [Part(part.data_ptr(), part.numel()) for part in parts],
-            buffer.data_ptr(),
-            dtype,
-            Op.SUM,
-            layout.digest,
-            bucket.is_last(),
-            self._parameter_digest() if bucket.is_last() else None,
-        )
         self._submitted += 1
 
     def _log_change(self, change: Change | None) -> None:

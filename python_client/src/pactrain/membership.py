@@ -78,7 +78,7 @@ class Membership:
             piece_bytes=piece_bytes,
             attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         )
-        self._newcomer = native.donor is not None
+        self.newcomer = native.donor is not None  # Until it has taken the job's state.
         self._given: tuple[Blob, Blob] | None = None  # Kept alive.
         self._pending: tuple[Blob, Blob] | None = None  # To be taken whole.
         self.world = self._world()
@@ -88,14 +88,9 @@ class Membership:
         return self._local.shared
 
     @property
-    def newcomer(self) -> bool:
-        """True until it has taken the job's state."""
-        return self._newcomer
-
-    @property
     def behind(self) -> bool:
         """True if before_forward() has something to do."""
-        return self._newcomer or self._pending is not None
+        return self.newcomer or self._pending is not None
 
     def may_go_on(self, error: PacTrainError) -> bool:
         return may_go_on(self._native, self._config, error)
@@ -109,13 +104,13 @@ class Membership:
           ResyncRequiredError: nobody is left who has the state.
           PacTrainError: the job cannot be joined.
         """
-        if not self._newcomer:
+        if not self.newcomer:
             return
         done = self._settle(_abi.Progress(), None)
         self._local.load(*_state(done), newcomer=True, whole=True)
         self._check(done)
         self._enter(done)
-        self._newcomer = False
+        self.newcomer = False
 
     def before_forward(self) -> None:
         """A rank that was left behind has come as far as the donor was.
@@ -188,7 +183,7 @@ class Membership:
         """Does what the library asks for until all ranks of a generation have one
         state. `error` has ended the last one; None: a newcomer's first."""
         mine = _abi.Mine(
-            newcomer=self._newcomer,
+            newcomer=self.newcomer,
             progress=progress,
             parameters=self._local.digest(self._native.digest_of),
             settings=self._settings.encode(),
@@ -265,7 +260,7 @@ class Membership:
 
     def _log(self, todo: _abi.Todo) -> None:
         if todo.tell is not None:
-            loud = todo.warn or (self._native.rank == 0 and not self._newcomer)
+            loud = todo.warn or (self._native.rank == 0 and not self.newcomer)
             level = logging.WARNING if loud else logging.INFO
             logger.log(level, "%s", todo.tell.decode())
 

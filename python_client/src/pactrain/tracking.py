@@ -147,7 +147,6 @@ class TrackedSource(MaskSource):
             if not is_vector(parameter)
         ]
         self._weights = EffectiveWeights(module, table)
-        self._named = list(module.named_modules())
         self._changes = registry.changes
         self._looked = False
         self._beside: bytes | None = None  # Masks that the tracker does not see.
