@@ -81,9 +81,7 @@ def expected(number: int, codec: Codec, at: int, index: int, kept: Tensor | None
     plan = plan_buckets([Piece(size, DType.FLOAT32) for size in sizes], int(CAP_MB * 2**20))
     assert len(plan) > 1, plan
     for bucket, planned in enumerate(plan):
-        places = torch.cat(
-            [torch.arange(starts[p], starts[p] + sizes[p]) for p in planned.parameters]
-        )
+        places = torch.cat([torch.arange(starts[p], starts[p] + sizes[p]) for p in planned])
         if kept is not None:
             places = places[kept[places]]
         total, _ = exchange(gradients[:, places], codec, at, bucket, index)

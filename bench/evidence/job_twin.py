@@ -45,7 +45,7 @@ def bucket_order(setup: Setup, kept: Tensor | None) -> Tensor:
     if len(plan) != 1:
         raise ValueError(f"buckets = {len(plan)}, allowed: 1; the twin is of small models")
     pieces = setup.pieces
-    places = torch.cat([torch.arange(pieces[p].start, pieces[p].stop) for p in plan[0].parameters])
+    places = torch.cat([torch.arange(pieces[p].start, pieces[p].stop) for p in plan[0]])
     return places if kept is None else places[torch.isin(places, kept)]
 
 

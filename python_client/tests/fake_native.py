@@ -22,7 +22,6 @@ from pactrain.types import (
     Digest,
     DType,
     HeldState,
-    Lineage,
     Mode,
     NodePath,
     NodeReport,
@@ -64,7 +63,7 @@ class FakeJob:
         self.world_size = world_size
         self.first_step = step
         self.generation = generation
-        self.lineage = Lineage(LINEAGE, 0)
+        self.lineage = LINEAGE
         self.donor: int | None = None
         self.needy: set[int] = set()
         self.ends_at: int | None = None
@@ -87,15 +86,15 @@ class FakeRegroup:
         self.jobs = [first]
         self.expected = first.world_size
         self.on_formed: Callable[[FakeJob], None] = lambda job: None
-        self._waiting: dict[FakeNative, tuple[Lineage, int]] = {}
+        self._waiting: dict[FakeNative, HeldState] = {}
         self._changed = threading.Condition()
         first.regroup = self
 
-    def arrive(self, native: FakeNative, lineage: Lineage, next_step: int) -> None:
+    def arrive(self, native: FakeNative, held: HeldState) -> None:
         """Until the next generation is there, and `native` is a rank of it."""
         with self._changed:
             formed = len(self.jobs)
-            self._waiting[native] = (lineage, next_step)
+            self._waiting[native] = held
             if len(self._waiting) == self.expected:
                 self._form()
                 self._changed.notify_all()
@@ -104,14 +103,17 @@ class FakeRegroup:
     def _form(self) -> None:
         last = self.jobs[-1].generation
         reports = sorted(self._waiting.items(), key=lambda item: item[0].asked_rank)
-        newest = max((x.committed, step) for _, (x, step) in reports if x.id == LINEAGE)
+        newest = max(
+            (held.committed, held.next_step)
+            for _, held in reports
+            if held.lineage == LINEAGE
+        )
         job = FakeJob(len(reports), newest[1] + 100, last + 1)
         job.regroup = self
-        job.lineage = Lineage(LINEAGE, newest[0])
         current = [
             rank
-            for rank, (_, (x, step)) in enumerate(reports)
-            if (x.id, x.committed, step) == (LINEAGE, *newest)
+            for rank, (_, held) in enumerate(reports)
+            if (held.lineage, held.committed, held.next_step) == (LINEAGE, *newest)
         ]
         job.donor = current[0]
         job.needy = set(range(len(reports))) - set(current)
@@ -129,7 +131,7 @@ class FakeNative:
 
     def __init__(self, job: FakeJob, rank: int) -> None:
         self.asked_rank = rank
-        self.reports: list[tuple[Lineage, int]] = []
+        self.reports: list[HeldState] = []
         self.reattach_errors: list[PacTrainError] = []
         self.enter(job, rank)
         self.fail_next: PacTrainError | None = None
@@ -165,10 +167,9 @@ class FakeNative:
         self.closed = True
         if self.reattach_errors:
             raise self.reattach_errors.pop(0)
-        self.reports.append((held.lineage, held.next_step))
-        self.said_parameters = held.parameters
+        self.reports.append(held)
         assert self.job.regroup is not None
-        self.job.regroup.arrive(self, held.lineage, held.next_step)
+        self.job.regroup.arrive(self, held)
 
     def _end(self) -> PacTrainError:
         self.is_final = self.may_rejoin = True

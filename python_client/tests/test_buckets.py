@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pactrain._library import digest_of
-from pactrain.buckets import Piece, PlannedBucket, plan_buckets
+from pactrain.buckets import Piece, plan_buckets
 from pactrain.engine import DTYPES
 from pactrain.layout import LayoutCache
 from pactrain.parameters import ParameterTable
@@ -47,14 +47,15 @@ class Case:
         cache = LayoutCache(table, digest_of)
         layouts, lines = [], []
         for bucket in plan:
-            held = [parameters[index] for index in bucket.parameters]
-            buffer = torch.empty(bucket.elements, dtype=held[0].dtype, device="meta")
+            held = [parameters[index] for index in bucket]
+            elements = sum(p.numel() for p in held)
+            buffer = torch.empty(elements, dtype=held[0].dtype, device="meta")
             layouts.append(cache.bucket(held, buffer))
-            assert layouts[-1].parameters == bucket.parameters
-            indices = ",".join(map(str, bucket.parameters))
+            assert layouts[-1].parameters == tuple(bucket)
+            indices = ",".join(map(str, bucket))
             dtype = str(buffer.dtype).removeprefix("torch.")
             digest = layouts[-1].digest.to_bytes().hex()
-            lines.append(f"bucket {indices} {bucket.elements} {dtype} {digest}")
+            lines.append(f"bucket {indices} {elements} {dtype} {digest}")
         step, model = cache.step(layouts).digest, table.digest(digest_of)
         return [
             *lines,
@@ -88,7 +89,7 @@ def plan(sizes, cap):
     pieces = [
         Piece(*size) if isinstance(size, tuple) else Piece(size, F) for size in sizes
     ]
-    return [bucket.parameters for bucket in plan_buckets(pieces, cap)]
+    return [tuple(bucket) for bucket in plan_buckets(pieces, cap)]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +120,3 @@ def test_each_dtype_fills_buckets_of_its_own():
 def test_empty_parameters_are_in_no_bucket():
     assert plan([0, 4, 0, 4], 100) == [(1, 3)]
     assert plan([0], 100) == []
-
-
-def test_a_bucket_knows_its_elements_and_dtype():
-    assert plan_buckets([Piece(3, B), Piece(4, B)], 100) == [
-        PlannedBucket((0, 1), 7, B)
-    ]

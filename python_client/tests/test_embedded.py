@@ -15,7 +15,7 @@ import torch.distributed as dist
 import pactrain
 from pactrain import _library, embedded, places, warden, warden_process
 from pactrain.board import Board
-from pactrain.host_address import Network
+from pactrain.host_address import LOOPBACK
 from pactrain.job_key import JobKey
 from pactrain.warden_process import WardenProcess
 
@@ -83,7 +83,7 @@ def run_ranks(environments, timeout=60.0):
 
 
 def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_path):
-    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
+    process = WardenProcess([here(world)], world, "node-0", LOOPBACK, KEY)
     (folder,) = Path(world["TMPDIR"]).iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert process.key_file == folder / "job.key"
@@ -104,7 +104,7 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
 
 def test_the_site_is_the_one_that_is_set(world, tmp_path):
     world["PACTRAIN_SITE"] = "paris"
-    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
+    process = WardenProcess([here(world)], world, "node-0", LOOPBACK, KEY)
     process.start_agent(places.Node("node-0", (0,)))
     process.connect_agent("127.0.0.1:1")
     process.stop()
@@ -118,7 +118,7 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
     world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
     world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
     world |= {"PACTRAIN_RENICE": "0"}
-    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
+    process = WardenProcess([here(world)], world, "node-0", LOOPBACK, KEY)
     process.start_coordinator()
     flags = tmp_path / "pids" / "flags-pactrain-coordinator"
     assert flags.read_text().split()[-2:] == [

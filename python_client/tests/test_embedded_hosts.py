@@ -264,5 +264,5 @@ def test_loopback_is_no_address_for_other_hosts():
 
 
 def test_ipv6_addresses_are_in_brackets():
-    assert host_address.Network("fd00::1").listen == "[fd00::1]:0"
+    assert host_address.any_port("fd00::1") == "[fd00::1]:0"
     assert host_address.own_address({"PACTRAIN_HOST_ADDRESS": "FD00::1"}) == "fd00::1"

@@ -13,7 +13,7 @@ from small_nets import small_net
 from thread_ranks import FIRST, Script, undisturbed
 
 import pactrain
-from pactrain.types import NO_DIGEST, Lineage
+from pactrain.types import NO_DIGEST
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,13 @@ def test_a_rank_reports_its_state_and_its_next_step(ranks):
     for rank in range(2):
         running.start(rank, lambda rank=rank: Script(rank).run())
     running.finish()
-    assert [running.natives[rank].reports for rank in range(2)] == [
-        [(Lineage(LINEAGE, 4), FIRST + 3)],
-        [(Lineage(LINEAGE, 5), FIRST + 4)],
+    held = [running.natives[rank].reports[0] for rank in range(2)]
+    assert [len(running.natives[rank].reports) for rank in range(2)] == [1, 1]
+    assert [(h.lineage, h.committed, h.next_step) for h in held] == [
+        (LINEAGE, 4, FIRST + 3),
+        (LINEAGE, 5, FIRST + 4),
     ]
-    said = [running.natives[rank].said_parameters for rank in range(2)]
+    said = [h.parameters for h in held]
     assert (
         said[0] != said[1] and NO_DIGEST not in said
     )  # After four steps, and after five.
@@ -95,7 +97,7 @@ def test_a_transfer_that_fails_is_done_again(ranks):
     assert len(running.regroup.jobs) == 5
     # D5: a rank holds on to its own state until it has another one.
     for native in running.natives.values():
-        assert {lineage.id for lineage, _ in native.reports} == {LINEAGE}
+        assert {held.lineage for held in native.reports} == {LINEAGE}
 
 
 def test_the_others_go_on_without_a_lost_rank(ranks, caplog):

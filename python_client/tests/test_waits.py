@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 
 import pytest
 
+from pactrain import _abi
 from pactrain._library import Waits, _attach
 from pactrain.broadcast import said_if_long
+from pactrain.types import AttachOptions, Plan
 
 
 def test_a_healthy_wait_says_nothing():
@@ -44,5 +47,15 @@ def test_what_takes_long_is_said_once_and_nothing_of_what_does_not():
 
 
 def test_options_that_c_does_not_take_are_an_error_and_no_wait_for_ever():
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         _attach(object(), print, "", None)
+
+
+@pytest.mark.parametrize(
+    ("ours", "struct", "beside"),
+    [(AttachOptions, _abi.AttachOptions, {"previous"}), (Plan, _abi.Plan, set())],
+)
+def test_values_have_the_fields_of_their_structs(ours, struct, beside):
+    """ctypes takes a name that is no field, and does nothing with it."""
+    names = {field.name for field in dataclasses.fields(ours)}
+    assert names | beside == {name for name, _ in struct._fields_}

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 import pactrain
 from pactrain import attaching, distributed
-from pactrain.types import NO_LINEAGE
+from pactrain.types import NO_DIGEST, HeldState
 from pactrain.world import Site, World
 
 STEPS = 8
@@ -112,7 +112,7 @@ class Ranks:
         else:
             native = FakeNative(self.regroup.jobs[-1], 0)
             native.asked_rank = rank
-            self.regroup.arrive(native, NO_LINEAGE, 0)
+            self.regroup.arrive(native, HeldState(NO_DIGEST, 0, NO_DIGEST, 0))
         native.options = options
         self.natives[rank] = native
         return native

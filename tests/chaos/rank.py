@@ -90,7 +90,7 @@ def train(log: TextIO, until: Path, seat: int) -> None:
             seats=seats,
             ranks=ddp.world.world_size,
             generation=ddp.world.generation,
-            lineage=str(ddp.session._native.lineage.id),
+            lineage=str(ddp.session._native.lineage),
         )
         if ddp.world.rank == 0 and batch % oracle.CHECKPOINT_STEPS == 0:
             checkpoint.save(model, batch)

@@ -26,7 +26,6 @@ from .types import (
     Digest,
     DType,
     HeldState,
-    Lineage,
     Mode,
     NodePath,
     NodeReport,
@@ -54,16 +53,6 @@ def _to_c(digest: Digest) -> _abi.Digest:
     return _abi.Digest(digest.hi, digest.lo)
 
 
-def _plan_to_c(plan: Plan) -> _abi.Plan:
-    return _abi.Plan(
-        packed=int(plan.packed),
-        count_outside=int(plan.count_outside),
-        kept=plan.kept,
-        image_bytes=plan.image_bytes,
-        mask_digest=_to_c(plan.mask_digest),
-    )
-
-
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
@@ -74,35 +63,9 @@ def _printable(text: str) -> bytes:
 
 
 def _to_options(options: AttachOptions) -> _abi.AttachOptions:
+    fields = vars(options).items()
     return _abi.AttachOptions(
-        agent=options.agent.encode(),
-        job=options.job.encode(),
-        site=options.site.encode(),
-        launch=options.launch.encode(),
-        rank=options.rank,
-        world_size=options.world_size,
-        model=options.model,
-        model_digest=_to_c(options.model_digest),
-        model_summary=options.model_summary.encode(),
-        elements=options.elements,
-        slot_bytes=options.slot_bytes,
-        resume_step=options.resume_step,
-        attach_timeout_ms=options.attach_timeout_ms,
-        gse=int(options.gse),
-        on_shrink=options.on_shrink,
-        lineage=_to_c(options.lineage.id),
-        committed=options.lineage.committed,
-        parameters=_to_c(options.parameters),
-        replace=int(options.replace),
-        mask_digest=_to_c(options.mask_digest),
-        layout_digest=_to_c(options.layout_digest),
-        kept_elements=options.kept_elements,
-        declared_elements=options.declared_elements,
-        activate_every=options.activate_every,
-        pin_mode=options.pin_mode,
-        pin_codec=options.pin_codec,
-        pin_from=options.pin_from,
-        nccl=int(options.nccl),
+        **{n: v.encode() if isinstance(v, str) else v for n, v in fields}
     )
 
 
@@ -320,6 +283,7 @@ class NativeSession:
         options = dataclasses.replace(
             self._options,
             lineage=held.lineage,
+            committed=held.committed,
             parameters=held.parameters,
             resume_step=held.next_step,
             attach_timeout_ms=round(timeout_seconds * 1000),
@@ -365,12 +329,10 @@ class NativeSession:
         return int(self._library.pt_generation(self._open()))
 
     @property
-    def lineage(self) -> Lineage:
-        """Of the generation's state, with the donor's committed steps."""
-        handle = self._open()
-        digest = self._library.pt_lineage(handle)
-        committed = int(self._library.pt_lineage_committed(handle))
-        return Lineage(Digest(digest.hi, digest.lo), committed)
+    def lineage(self) -> Digest:
+        """Of the generation's state."""
+        digest = self._library.pt_lineage(self._open())
+        return Digest(digest.hi, digest.lo)
 
     @property
     def next_step(self) -> int:
@@ -560,7 +522,7 @@ class NativeSession:
                 bucket,
                 elements,
                 _to_c(layout),
-                ctypes.byref(_plan_to_c(plan)),
+                ctypes.byref(_abi.Plan(**vars(plan))),
                 image.ctypes.data,
             )
         )
@@ -584,7 +546,7 @@ class NativeSession:
                 self._open(),
                 bucket,
                 elements,
-                ctypes.byref(_plan_to_c(plan)),
+                ctypes.byref(_abi.Plan(**vars(plan))),
                 dtype,
                 _to_c(layout),
                 source,
@@ -625,7 +587,7 @@ class NativeSession:
                 self._open(),
                 bucket.index,
                 bucket.elements,
-                ctypes.byref(_plan_to_c(bucket.plan)),
+                ctypes.byref(_abi.Plan(**vars(bucket.plan))),
                 ctypes.byref(
                     _abi.Packed(bucket.outside, bucket.squares, int(bucket.path))
                 ),

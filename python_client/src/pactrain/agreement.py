@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from . import storage, words
-from ._library import settings_difference
+from ._library import NativeSession, settings_difference
 from .errors import PacTrainError, RefusedError
 from .masks import Declared, MaskSet
 from .parameters import ParameterTable
-from .types import Digest, Native
+from .types import Digest
 
 logger = logging.getLogger("pactrain")
 
@@ -109,7 +109,7 @@ def named_bits(table: ParameterTable, bits: words.Words) -> frozenset[str]:
 
 
 def agree(
-    native: Native,
+    native: NativeSession,
     table: ParameterTable,
     mine: MaskSet,
     settings: Settings,
@@ -147,7 +147,7 @@ def agree(
 
 
 def _gather(
-    native: Native, mine: MaskSet, settings: Settings, rank: int, world_size: int
+    native: NativeSession, mine: MaskSet, settings: Settings, rank: int, world_size: int
 ) -> tuple[list[Settings], list[Digest]]:
     width = record_words(1)
     record = [*astuple(settings), *mine.digest.words()]
@@ -183,7 +183,7 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
 
 
 def broadcast(
-    native: Native,
+    native: NativeSession,
     table: ParameterTable,
     mine: Declared,
     rank: int,

@@ -22,7 +22,7 @@ from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession, alone
 from .broadcast import broadcast, said_if_long
-from .buffers import BufferSync, mask_buffers
+from .buffers import bytes_of, mask_buffers, synced_buffers
 from .checks import (
     attached_already,
     check_model,
@@ -33,9 +33,10 @@ from .checks import (
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .declared import DeclaredModel, declare, refitted_where_possible
 from .device_path import PathTeller
+from .devices import aligned
 from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
-from .engine import EngineOptions, StepEngine
+from .engine import Parts, StepEngine
 from .errors import (
     CoordinatorUnavailableError,
     PacTrainError,
@@ -52,12 +53,7 @@ from .model_state import ModelState
 from .onset import Onset, onset_from
 from .parameters import ParameterTable, some_of
 from .roll_call import call_roll_once
-from .session import (
-    Parts,
-    Session,
-    clear_all_gradients,
-    sessions,
-)
+from .session import Session, clear_all_gradients, sessions
 from .shared import Shared
 from .tracking import TrackedSource, TrackingKeeper
 from .types import AttachOptions, Mode, OnShrink
@@ -65,7 +61,6 @@ from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
-_SLOT_ALIGN = 64  # Bytes; each bucket starts so.
 # Jobs and models that this process has been in: it replaces nobody there any more.
 _begun: set[tuple[str, int]] = set()
 
@@ -255,7 +250,7 @@ def open_session(
         )
     copies = declared.copies
     if copies is not None:
-        options = replace(options, nccl=copies.reduces)
+        options = replace(options, nccl=copies.packer.reduces)
     with contextlib.nullcontext() if copies is None else copies.on_device():
         native = NativeSession.attach(
             options,
@@ -277,7 +272,8 @@ def open_session(
     differences = _differences(parts, meeting)
     engine = _engine(parts, options.slot_bytes, differences)
     if copies is not None:
-        teller = PathTeller(native, copies.chosen)
+        packer = copies.packer
+        teller = PathTeller(native, lambda: packer.chosen)
         engine.reporters.append(teller.before_step)
     session = Session(parts, engine, _membership(parts, engine))
     session.at_close(differences.at_end)
@@ -333,7 +329,8 @@ def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachCon
     launch = f"{token}/{ranks}"
     call_roll_once(store, config, launch)
     if not config.agent:
-        config = config.with_embedded(embedded_agent(store, config, launch))
+        agent = embedded_agent(store, config, launch)
+        config = replace(config, agent=agent, embedded=True)
     return config.with_launch_token(os.environ, token)
 
 
@@ -384,8 +381,8 @@ def _options(
     ]
     sizes = [
         _state_piece_bytes(table) if elastic else _parameter_bytes(table),
-        *(_aligned(4 * count) for count in words),
-        _aligned(BufferSync(model.module, model.ignored).size_bytes),
+        *(aligned(4 * count) for count in words),
+        aligned(bytes_of(synced_buffers(model.module, model.ignored))),
     ]
     return AttachOptions(
         agent=config.agent,
@@ -417,11 +414,7 @@ def _state_piece_bytes(table: ParameterTable) -> int:
 
 
 def _parameter_bytes(table: ParameterTable) -> int:
-    return sum(_aligned(4 * parameter.numel()) for _, parameter in table)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _SLOT_ALIGN) * _SLOT_ALIGN
+    return sum(aligned(4 * parameter.numel()) for _, parameter in table)
 
 
 def _log_waiting(is_first: bool, text: str) -> None:
@@ -430,13 +423,13 @@ def _log_waiting(is_first: bool, text: str) -> None:
 
 def _settings(parts: Parts) -> agreement.Settings:
     config = parts.config
-    buffers = BufferSync(parts.model.module, parts.model.ignored)
+    buffers = synced_buffers(parts.model.module, parts.model.ignored)
     return agreement.Settings(
         gse=int(config.gse),
         sync_masks=int(config.sync_masks),
         buffer_sync_interval=config.buffer_sync_interval,
         parameter_check_interval=config.parameter_check_interval,
-        buffer_bytes=buffers.size_bytes,
+        buffer_bytes=bytes_of(buffers),
         settle_steps=parts.keeper.settle_steps,
         on_shrink=int(config.on_shrink),
         activate_at=config.onset.activate_at,
@@ -476,7 +469,7 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     if not parts.model.starts_equal:
         tensors = [
             *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
-            *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
+            *synced_buffers(module, parts.model.ignored, parts.keeper.tracks),
         ]
     elif parts.keeper.tracks:
         tensors = [
@@ -485,7 +478,7 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     else:
         return  # Declared ones are rank 0's by now.
     native = parts.native
-    megabytes = sum(t.numel() * t.element_size() for _, t in tensors) / 1e6
+    megabytes = bytes_of(tensors) / 1e6
     say = functools.partial(
         _log_waiting,
         native.rank == 0,
@@ -504,29 +497,11 @@ def _differences(parts: Parts, meeting: Meeting | None) -> Differences:
 
 
 def _engine(parts: Parts, slot_bytes: int, differences: Differences) -> StepEngine:
-    model, config, native = parts.model, parts.config, parts.native
-
     def clear_gradients(error: PacTrainError) -> None:
-        if not may_go_on(native, config, error):
+        if not may_go_on(parts.native, parts.config, error):
             clear_all_gradients()
 
-    return StepEngine(
-        native,
-        parts.table,
-        parts.keeper,
-        BufferSync(model.module, model.ignored),
-        EngineOptions(
-            buffer_sync_interval=config.buffer_sync_interval,
-            parameter_check_interval=config.parameter_check_interval,
-            clear_gradients=clear_gradients,
-            joins=model.joins,
-            own_thread=not model.finishes_steps,
-            slot_bytes=slot_bytes,
-            explain=differences.explain,
-            onset=config.onset,
-            copies=parts.copies,
-        ),
-    )
+    return StepEngine(parts, slot_bytes, clear_gradients, differences.explain)
 
 
 def _membership(parts: Parts, engine: StepEngine) -> Membership:

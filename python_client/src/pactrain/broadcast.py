@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from . import storage, words
-from ._library import PATIENCE_SECONDS
-from .types import Native
+from ._library import PATIENCE_SECONDS, NativeSession
 
 
 @contextlib.contextmanager
@@ -31,7 +30,7 @@ def said_if_long(
 
 
 def broadcast(
-    native: Native,
+    native: NativeSession,
     rank: int,
     title: str,
     tensors: Sequence[tuple[str, Tensor]],

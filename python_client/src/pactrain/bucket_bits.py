@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from . import storage
+from ._library import NativeSession
 from .layout import BucketLayout, bucket_bits
 from .masks import MaskSet
 from .parameters import ParameterTable
-from .types import Digest, Native
+from .types import Digest
 
 
 class BucketBits:
@@ -15,7 +16,7 @@ class BucketBits:
     Not thread-safe.
     """
 
-    def __init__(self, table: ParameterTable, native: Native) -> None:
+    def __init__(self, table: ParameterTable, native: NativeSession) -> None:
         self._table = table
         self._native = native
         # By index of a bucket: the masks and the layout that the library has.

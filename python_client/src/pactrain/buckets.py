@@ -40,17 +40,9 @@ class Piece:
     dtype: DType
 
 
-@dataclass(frozen=True)
-class PlannedBucket:
-    """`parameters` are indices into what was planned, ascending."""
-
-    parameters: tuple[int, ...]
-    elements: int
-    dtype: DType
-
-
-def plan_buckets(pieces: Sequence[Piece], cap_bytes: int) -> list[PlannedBucket]:
-    """The buckets in the order of their numbers."""
+def plan_buckets(pieces: Sequence[Piece], cap_bytes: int) -> list[list[int]]:
+    """The buckets in the order of their numbers, each as indices of its pieces,
+    ascending."""
     runs: list[list[int]] = []
     opened: dict[DType, tuple[list[int], int]] = {}  # Indices, bytes.
     for index, piece in enumerate(pieces):
@@ -63,9 +55,4 @@ def plan_buckets(pieces: Sequence[Piece], cap_bytes: int) -> list[PlannedBucket]
             runs.append(run)
         run.append(index)
         opened[piece.dtype] = (run, filled + size)
-    return [
-        PlannedBucket(
-            tuple(run), sum(pieces[i].elements for i in run), pieces[run[0]].dtype
-        )
-        for run in reversed(runs)
-    ]
+    return runs[::-1]

@@ -52,18 +52,10 @@ class AttachConfig:
         A job without a name gets one of its own, which a launch that has nothing to do
         with it does not come upon; an empty token makes none.
         """
-        config = self.with_launch(launch_from(environment, token))
+        config = replace(self, launch=launch_from(environment, token))
         if not (self.job_is_default and token):
             return config
         return replace(config, job=f"unnamed-{token[:16]}")
-
-    def with_launch(self, launch: str) -> AttachConfig:
-        """The same for the launch of this name."""
-        return replace(self, launch=launch)
-
-    def with_embedded(self, agent: str) -> AttachConfig:
-        """The same with the agent that attach() started."""
-        return replace(self, agent=agent, embedded=True)
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)
@@ -268,7 +260,6 @@ def config_from_environment(
     *,
     rank: int,
     world_size: int,
-    token: str = "",
     gse: bool = True,
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
@@ -290,7 +281,7 @@ def config_from_environment(
         job=job or DEFAULT_JOB,
         job_is_default=job is None,
         site=environment.get("PACTRAIN_SITE", ""),
-        launch=launch_from(environment, token),
+        launch=launch_from(environment, ""),
         rank=rank,
         world_size=world_size,
         gse=gse,

@@ -54,7 +54,7 @@ class Change:
 
 
 class Course:
-    """Written by one thread at a time, like Counters."""
+    """What the steps of a session add up to. Written by one thread at a time."""
 
     def __init__(
         self, decision: Decision, clock: Callable[[], float] = time.monotonic
@@ -64,7 +64,14 @@ class Course:
         self._stride = 1  # Steps of a point.
         self.points: list[Point] = []
         self.total = Point()
-        self.last = Point()  # The last step alone.
+        self.first_compacted_step = 0  # From 1; 0: none was yet.
+        self.first_ternary_step = 0
+        self.failed_steps = 0
+        self.retried_steps = 0
+        self.dense_steps = 0
+        self.buffer_syncs = 0
+        self.last: StepResult | None = None
+        self.reported: dict[str, float] = {}
         self.travelled: Counter[str] = Counter()  # Steps by "MODE codec".
         self.mode_seconds: dict[str, float] = {mode.name: 0.0 for mode in Mode}
         self.first_saving: Point | None = None  # Up to the first step that sent less.
@@ -99,12 +106,22 @@ class Course:
             submitted_elements=result.submitted_elements,
         )
         self.mode_seconds[result.mode.name] += now - self._start - self.total.seconds
-        self.last = step
         self.total.add(step)
+        self._count(result)
         self._keep(step)
         self.travelled[f"{result.mode.name} {result.codec.words}"] += 1
         self._measure(step, result)
         return self._decide(result.next)
+
+    def _count(self, result: StepResult) -> None:
+        steps = self.total.steps
+        if result.mode == Mode.COMPACTED and not result.dense:
+            self.first_compacted_step = self.first_compacted_step or steps
+        if result.mode == Mode.TERNARY and not result.dense:
+            self.first_ternary_step = self.first_ternary_step or steps
+        self.retried_steps += result.attempts > 1
+        self.dense_steps += result.dense
+        self.last = result
 
     def _keep(self, step: Point) -> None:
         if self.points and self.points[-1].steps < self._stride:
@@ -169,6 +186,38 @@ class Course:
             self.forgotten_changes += 1
         self.changes.append(change)
         return change
+
+    def flat(self) -> dict[str, float]:
+        """For any logger: names start with "pactrain/"."""
+        values: dict[str, float] = {
+            "steps": self.total.steps,
+            "first_compacted_step": self.first_compacted_step,
+            "first_ternary_step": self.first_ternary_step,
+            "failed_steps": self.failed_steps,
+            "retried_steps": self.retried_steps,
+            "dense_steps": self.dense_steps,
+            "buffer_syncs": self.buffer_syncs,
+            "sent_bytes": self.total.sent_bytes,
+            "received_bytes": self.total.received_bytes,
+            "wait_seconds": self.total.wait_seconds,
+            **self.reported,
+        }
+        if self.last is not None:
+            last = self.last
+            values |= {
+                "step": last.step,
+                "mode": last.mode,
+                "codec": last.codec,
+                "dense": last.dense,
+                "attempts": last.attempts,
+                "step_sent_bytes": last.sent_bytes,
+                "step_received_bytes": last.received_bytes,
+                "step_wait_seconds": last.wait_seconds,
+                "elements": last.elements,
+                "submitted_elements": last.submitted_elements,
+                "ratio": last.elements / max(1, last.submitted_elements),
+            }
+        return {f"pactrain/{name}": float(value) for name, value in values.items()}
 
     def record(self) -> dict[str, Any]:
         """Plain values, for a file."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ._library import NativeSession
 from .device_kernels import DeviceKernels, kernels_here, kernels_of, nccl_here
 from .errors import InvalidArgument, RefusedError
-from .types import Native
 
 VARIABLE = "PACTRAIN_DEVICE_PATH"
 _CHOICES = ("auto", "torch", "device", "nccl")
@@ -44,7 +44,7 @@ ON_CPU = DevicePath("cpu", "the model is on the CPU")
 class PathTeller:
     """Tells the agent which way gradients go, where that is new to it."""
 
-    def __init__(self, native: Native, path: Callable[[], DevicePath]) -> None:
+    def __init__(self, native: NativeSession, path: Callable[[], DevicePath]) -> None:
         self._native = native
         self._path = path
         self._told: tuple[int, str] | None = None

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
+from ._library import NativeSession
 from .device_kernels import current
 from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
 from .packing import Packer, Packing
-from .types import Digest, DType, Native, NodePath, NodeReport, PackedBucket
+from .types import Digest, DType, NodePath, PackedBucket
 
 _WITHOUT_STREAMS = ("mps",)
 _ALIGN = 64  # Bytes; each bucket starts so.
@@ -44,8 +45,12 @@ _CAPTURED = (
 )
 
 
-class Source(Protocol):
-    """A bucket (engine.Bucket) whose tensors are on a device."""
+class Bucket(Protocol):
+    """What a step consists of.
+
+    `parts` are its gradients, one after the other, and `buffer` gets their mean. Both
+    are of one dtype; parts may lie in the buffer.
+    """
 
     def index(self) -> int: ...
     def parts(self) -> Sequence[Tensor]: ...
@@ -143,11 +148,11 @@ class DeviceCopies:
           PacTrainError: there is not enough page-locked memory.
         """
         self._packs = path.kernels is not None
-        size = sum(_aligned(p.numel() * self._width(p)) for _, p in parameters)
+        size = sum(aligned(p.numel() * self._width(p)) for _, p in parameters)
         self._device = device
         self._side = _new_stream(device)
         nccl_stream = _new_stream(device) if path.name == "nccl" else None
-        self._packer = Packer(path, device, self._side, nccl_stream)
+        self.packer = Packer(path, device, self._side, nccl_stream)
         try:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
@@ -161,40 +166,6 @@ class DeviceCopies:
         self._filled = 0  # Bytes, in this step.
         # Those that have accumulated a gradient in this step.
         self._noted: dict[torch.Stream, None] = {}
-
-    @property
-    def path(self) -> DevicePath:
-        """As it is now."""
-        return self._packer.path
-
-    def chosen(self) -> DevicePath:
-        """The same, whatever became of NCCL."""
-        return self._packer.chosen
-
-    @property
-    def fallbacks(self) -> int:
-        """1 once a bucket could not be packed on the device: all go by torch since."""
-        return self._packer.fallbacks
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Of the device, that packing asked for in one step; the most."""
-        return self._packer.scratch_bytes
-
-    @property
-    def node(self) -> NodeReport | None:
-        """Of sums by NCCL, as of the last bucket; None: none was to be summed."""
-        return self._packer.node
-
-    @property
-    def unstaged(self) -> int:
-        """Buckets that NCCL could not sum, since there was no memory for the sum."""
-        return self._packer.unstaged
-
-    @property
-    def reduces(self) -> bool:
-        """This rank takes part in sums by NCCL."""
-        return self._packer.reduces
 
     def on_device(self) -> contextlib.AbstractContextManager[object]:
         """In here calls of the driver are about this device."""
@@ -230,9 +201,9 @@ class DeviceCopies:
         with contextlib.suppress(RuntimeError):  # The step has an error already.
             self._side.synchronize()
 
-    def stage(self, bucket: Source) -> StagedBucket:
+    def stage(self, bucket: Bucket) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""
-        packer = self._packer if self._packs else None
+        packer = self.packer if self._packs else None
         staged = StagedBucket(self._device, bucket, packer)
         when = "before gradients were copied to the host"
         try:
@@ -253,7 +224,7 @@ class DeviceCopies:
         self.note()
         self._follow(self._noted)
 
-    def _take(self, bucket: Source, staged: StagedBucket) -> None:
+    def _take(self, bucket: Bucket, staged: StagedBucket) -> None:
         room = self._room(bucket)
         staged.room = room
         staged.host = room[: staged.target.nbytes].view(staged.target.dtype)
@@ -269,13 +240,13 @@ class DeviceCopies:
         for stream in streams:
             self._side.wait_stream(stream)
 
-    def _room(self, bucket: Source) -> Tensor:
+    def _room(self, bucket: Bucket) -> Tensor:
         """Steps follow each other: each begins at the start again."""
         buffer = bucket.buffer()
         if bucket.index() == 0:
             self._filled = 0
         size = buffer.numel() * self._width(buffer)
-        first, self._filled = self._filled, self._filled + _aligned(size)
+        first, self._filled = self._filled, self._filled + aligned(size)
         return self._pinned[first : first + size]
 
 
@@ -286,7 +257,7 @@ class StagedBucket:
     """
 
     def __init__(
-        self, device: torch.device, bucket: Source, packer: Packer | None
+        self, device: torch.device, bucket: Bucket, packer: Packer | None
     ) -> None:
         self._device = device
         self._packer = packer
@@ -347,7 +318,9 @@ class StagedBucket:
             self._wait()
         return [self.host]
 
-    def pack(self, native: Native, layout: Digest, dtype: DType) -> PackedBucket | None:
+    def pack(
+        self, native: NativeSession, layout: Digest, dtype: DType
+    ) -> PackedBucket | None:
         """Packs what the masks in force keep on the device, and for NCCL whole buckets,
         too; waits until it is here.
 
@@ -457,5 +430,6 @@ def _free_host_memory() -> str:
     return f"{free:,} are free, and `ulimit -l` allows {locked}"
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """To where the next bucket may start."""
     return -(-size // _ALIGN) * _ALIGN

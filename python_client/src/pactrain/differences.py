@@ -13,11 +13,11 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from ._library import NativeSession
 from .board import Board
 from .errors import PacTrainError, ResyncRequiredError
 from .mask_keeper import MaskKeeper
 from .parameters import ParameterTable, some_of
-from .types import Native
 
 _SIGN = "parameters differ"  # As agents say it.
 _PATIENCE_SECONDS = 30.0  # All have failed in the same step.
@@ -45,7 +45,7 @@ class Differences:
 
     def __init__(
         self,
-        native: Native,
+        native: NativeSession,
         table: ParameterTable,
         keeper: MaskKeeper,
         board: Callable[[float], Board] | None,

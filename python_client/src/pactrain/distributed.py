@@ -414,7 +414,8 @@ def _with_agent(
                 "site only.\nStart an agent per node of each site, all with one "
                 "coordinator (docs/daemons.md), and set PACTRAIN_AGENT at all ranks."
             )
-        return config.with_launch(launch_of_sites(config.job, world.sites_text))
+        launch = launch_of_sites(config.job, world.sites_text)
+        return dataclasses.replace(config, launch=launch)
     if meeting is None:
         token = process_token() if world.world_size == 1 else ""
         return config.with_launch_token(os.environ, token)
@@ -422,7 +423,8 @@ def _with_agent(
     token = launch_token(store, 0, config.rank)
     call_roll_once(store, config, token)
     if not config.agent:
-        config = config.with_embedded(embedded_agent(store, config, token))
+        agent = embedded_agent(store, config, token)
+        config = dataclasses.replace(config, agent=agent, embedded=True)
     return config.with_launch_token(os.environ, token)
 
 

@@ -25,7 +25,7 @@ from ._abi import ADMIN
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
-from .host_address import Network, address_towards, own_address
+from .host_address import LOOPBACK, address_towards, own_address
 from .places import Node, Place, nodes_of, place_of_this_process
 from .saying import say
 from .warden_process import WardenProcess
@@ -123,14 +123,14 @@ def _start_node(
     try:
         own = own_address(environment) if _hosts(nodes) > 1 else ""
         write(f"address/{mine.name}", {"address": own})
-        network = _network(board, mine, nodes, own)
+        address = _address(board, mine, nodes, own)
         trainers = [place for place in places if place.host == mine.host]
         if mine.first == 0:
             key = job_key.own_key(environment)
         else:
             told = _read_started(board, "key", nodes[0])
             key = job_key.told_key(told, mine.host, environment)
-        process = WardenProcess(trainers, environment, mine.name, network, key)
+        process = WardenProcess(trainers, environment, mine.name, address, key)
         if mine.first == 0:
             through_store = _hosts(nodes) > 1 and not key.given
             if through_store:
@@ -162,10 +162,10 @@ def _hosts(nodes: Sequence[Node]) -> int:
     return len({node.host for node in nodes})
 
 
-def _network(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> Network:
+def _address(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> str:
     """Where the daemons of this node listen; `own` is this host's address if known."""
     if _hosts(nodes) == 1:
-        return Network()
+        return LOOPBACK
     for node in nodes:
         if own:
             break
@@ -178,7 +178,7 @@ def _network(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> Netwo
             f"which the others reach {mine.host_name}: MASTER_ADDR is loopback or not "
             "set.\nSet PACTRAIN_HOST_ADDRESS to it on each host."
         )
-    return Network(own)
+    return own
 
 
 def _read_started(board: Board, note: str, node: Node) -> dict[str, Any]:

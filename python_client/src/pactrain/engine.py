@@ -15,26 +15,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.futures import Future
 
-from . import storage
-from .buffers import BufferSync
+from . import _abi, storage
+from ._library import NativeSession
+from .broadcast import broadcast
+from .buffers import synced_buffers
+from .config import AttachConfig
 from .course import Change, Course
-from .devices import DeviceCopies, StagedBucket
+from .devices import Bucket, DeviceCopies, StagedBucket
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
-from .onset import DEFAULT_ONSET, Onset
+from .mask_source import MaskSource
 from .parameters import ParameterTable
-from .stats import Counters
-from .types import Decision, Digest, DType, Mode, Native, Op, Part, Progress, StepResult
-from .waiter import Caller, DeviceThread, Waiter, WaiterThread
+from .types import Decision, Digest, DType, Mode, Op, Part, StepResult
+from .waiter import Caller, DeviceThread, WaiterThread
+from .wrapped import WrappedModel
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -51,20 +53,6 @@ _INTERRUPTED = (
 )
 
 
-class Bucket(Protocol):
-    """What a step consists of.
-
-    `parts` are its gradients, one after the other, and `buffer` gets their mean. Both
-    are of one dtype; parts may lie in the buffer.
-    """
-
-    def index(self) -> int: ...
-    def parts(self) -> Sequence[Tensor]: ...
-    def buffer(self) -> Tensor: ...
-    def parameters(self) -> Sequence[Tensor]: ...
-    def is_last(self) -> bool: ...
-
-
 @dataclass
 class _Step:
     """A step between its first bucket and the completion of its futures."""
@@ -78,23 +66,17 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """`joins` gives the use of DDP's join() that this step is in, if any.
+class Parts:
+    """What a session is made of."""
 
-    `clear_gradients` is called with the error of each failed step, and `explain` says
-    more of one that ends the session. `own_thread`: steps end by themselves, else when
-    finish() is called. `copies`: None for a model on the CPU.
-    """
-
-    buffer_sync_interval: int
-    parameter_check_interval: int
-    clear_gradients: Callable[[PacTrainError], None]
-    joins: Callable[[], object | None]
-    own_thread: bool
-    slot_bytes: int
-    explain: Callable[[PacTrainError], PacTrainError]
-    onset: Onset = DEFAULT_ONSET
-    copies: DeviceCopies | None = None
+    model: WrappedModel
+    table: ParameterTable
+    native: NativeSession
+    config: AttachConfig
+    keeper: MaskKeeper
+    source: MaskSource
+    model_index: int
+    copies: DeviceCopies | None  # None: the model is on the CPU.
 
 
 class StepEngine:
@@ -102,23 +84,27 @@ class StepEngine:
 
     def __init__(
         self,
-        native: Native,
-        table: ParameterTable,
-        keeper: MaskKeeper,
-        buffers: BufferSync,
-        options: EngineOptions,
+        parts: Parts,
+        slot_bytes: int,
+        clear_gradients: Callable[[PacTrainError], None],
+        explain: Callable[[PacTrainError], PacTrainError],
     ) -> None:
-        self.counters = Counters()
+        """`clear_gradients` is called with the error of each failed step, and `explain`
+        says more of one that ends the session."""
+        native = parts.native
         self.course = Course(native.decision)
         self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
         self.check_parameters_next = True
         self._native = native
-        self._table = table
-        self._keeper = keeper
-        self._buffers = buffers
-        self._options = options
-        self._layouts = LayoutCache(table, native.digest_of)
+        self._table = parts.table
+        self._keeper = parts.keeper
+        self._model = parts.model
+        self._config = parts.config
+        self._slot_bytes = slot_bytes
+        self._clear_gradients = clear_gradients
+        self._explain = explain
+        self._layouts = LayoutCache(parts.table, native.digest_of)
         self._fatal: PacTrainError | None = None
         self._step: _Step | None = None
         self._submitted = 0  # Buckets of the open step.
@@ -127,8 +113,8 @@ class StepEngine:
         self._all_equal = True
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
-        self._copies = options.copies
-        self._waiter = _waiter_for(options)
+        self._copies = parts.copies
+        self._waiter = _waiter_for(parts)
 
     @property
     def busy(self) -> bool:
@@ -141,16 +127,19 @@ class StepEngine:
         return self._committed
 
     @property
-    def progress(self) -> Progress:
-        """REQUIRES: the native session is open, maybe over."""
+    def progress(self) -> _abi.Progress:
+        """How far this rank is, in what is counted in steps. Ages are in steps, too.
+
+        REQUIRES: the native session is open, maybe over.
+        """
         step = self._native.next_step
-        return Progress(
+        return _abi.Progress(
             self._committed,
             max(0, step - self._last_buffer_sync),
             max(0, step - self._last_parameter_check),
         )
 
-    def renew(self, progress: Progress) -> None:
+    def renew(self, progress: _abi.Progress) -> None:
         """Goes on in another generation, where all ranks are as far as the donor.
 
         REQUIRES: no step is open.
@@ -215,7 +204,7 @@ class StepEngine:
         except BaseException:
             self._fatal = PacTrainError(_INTERRUPTED)
             if self._copies is not None:  # The thread ends the step all the same.
-                self._options.clear_gradients(self._fatal)
+                self._clear_gradients(self._fatal)
             elif self._step is not None:
                 self._fail(self._step, self._fatal)
             raise
@@ -264,27 +253,23 @@ class StepEngine:
         packed = None
         if isinstance(bucket, StagedBucket):
             packed = bucket.pack(self._native, layout.digest, dtype)
+        parts = bucket.parts() if packed is None else []
+        last = bucket.is_last()
+        parameters = self._parameter_digest() if last else None
         if packed is not None:
-            self._native.submit_packed(
-                packed,
+            self._native.submit_packed(packed, layout.digest, last, parameters)
+        else:
+            step.parts.extend(parts)
+            self._native.submit(
+                bucket.index(),
+                [Part(part.data_ptr(), part.numel()) for part in parts],
+                buffer.data_ptr(),
+                dtype,
+                Op.SUM,
                 layout.digest,
-                bucket.is_last(),
-                self._parameter_digest() if bucket.is_last() else None,
+                last,
+                parameters,
             )
-            self._submitted += 1
-            return
-        parts = bucket.parts()
-        step.parts.extend(parts)
-        self._native.submit(
-            bucket.index(),
-            [Part(part.data_ptr(), part.numel()) for part in parts],
-            buffer.data_ptr(),
-            dtype,
-            Op.SUM,
-            layout.digest,
-            bucket.is_last(),
-            self._parameter_digest() if bucket.is_last() else None,
-        )
         self._submitted += 1
 
     def _log_change(self, change: Change | None) -> None:
@@ -305,7 +290,7 @@ class StepEngine:
         # Ranks that have ended submit zeros and keep the weights that they had, until
         # all leave join() and take those of the last one. At its first step all are
         # equal, and at the first one after it.
-        before, self._joining = self._joining, self._options.joins()
+        before, self._joining = self._joining, self._model.joins()
         self._all_equal = self._joining is None or self._joining is not before
         if self._joining is not before:
             self.check_parameters_next = True
@@ -317,9 +302,8 @@ class StepEngine:
         if not self._all_equal:
             return None
         step = self._native.next_step
-        due = (
-            step - self._last_parameter_check >= self._options.parameter_check_interval
-        )
+        interval = self._config.parameter_check_interval
+        due = step - self._last_parameter_check >= interval
         due = due or self.check_parameters_next
         masks = self._keeper.news(always=due)
         if not due:
@@ -337,7 +321,7 @@ class StepEngine:
             result = self._native.wait()
         except PacTrainError as error:
             if self._native.is_final:
-                error = self._fatal = self._options.explain(error)
+                error = self._fatal = self._explain(error)
             self._fail(step, error)
             return
         except Exception as error:  # Or backward() would wait for ever.
@@ -360,7 +344,6 @@ class StepEngine:
 
     def _after_commit(self, step: _Step, result: StepResult) -> None:
         """The step is committed: what fails from here on fails the next one."""
-        self.counters.add(result)
         self._log_change(self.course.add(result))
         self._committed += 1
         try:
@@ -372,7 +355,7 @@ class StepEngine:
             self._keeper.note_dense(result.dense, layout, step.buffers)
             self._keeper.committed(result.next)
             self._say_if_missed(result.next)
-            interval = self._options.buffer_sync_interval
+            interval = self._config.buffer_sync_interval
             if self._joining is not None:
                 interval = 0  # Rank 0 may have ended; join() gives all equal buffers.
             if interval and result.step + 1 - self._last_buffer_sync >= interval:
@@ -387,7 +370,7 @@ class StepEngine:
 
     def _say_if_missed(self, decision: Decision) -> None:
         step = self._committed + 1
-        onset = self._options.onset
+        onset = self._config.onset
         missed = onset.missed(step, decision, self._keeper.settled)
         compacts = step == onset.pin_from and onset.pin_mode == Mode.COMPACTED
         why = "" if self._keeper.current or not compacts else _NO_MASKS
@@ -404,21 +387,30 @@ class StepEngine:
     def sync_buffers(self, also_masks: bool = False) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.
 
-        REQUIRES: no step is open.
+        One piece where no masks are among them: the slot was made large enough.
+
+        REQUIRES: no step is open, and no forward or backward pass is running.
+        Raises: the typed error of the step, on all ranks; buffers are as before.
         """
         self._last_buffer_sync = self._native.next_step
-        buffers = self._buffers.with_masks() if also_masks else self._buffers
-        buffers.run(self._native, self._native.rank, self._options.slot_bytes)
+        buffers = synced_buffers(self._model.module, self._model.ignored, also_masks)
+        broadcast(
+            self._native,
+            self._native.rank,
+            "pactrain buffers",
+            buffers,
+            self._slot_bytes,
+        )
         self._last_buffer_sync = self._native.next_step
-        self.counters.buffer_syncs += 1
+        self.course.buffer_syncs += 1
 
     def _fail(self, step: _Step, error: PacTrainError) -> None:
         error.final = self._fatal is not None
         if self._copies is not None:
             self._copies.settle()
-        self.counters.failed_steps += 1
+        self.course.failed_steps += 1
         self.last_error = error
-        self._options.clear_gradients(error)
+        self._clear_gradients(error)
         self._step = None
         self._submitted = 0
         for future in step.futures:
@@ -449,10 +441,10 @@ class StepEngine:
         return self._waiter.stop(timeout_seconds)
 
 
-def _waiter_for(options: EngineOptions) -> Waiter:
-    if options.copies is not None:
-        return DeviceThread(options.copies.begin_thread)
-    return WaiterThread() if options.own_thread else Caller()
+def _waiter_for(parts: Parts) -> Caller | WaiterThread:
+    if parts.copies is not None:
+        return DeviceThread(parts.copies.begin_thread)
+    return Caller() if parts.model.finishes_steps else WaiterThread()
 
 
 def _internal(error: Exception) -> PacTrainError:

@@ -14,7 +14,7 @@ from torch.futures import Future
 from torch.utils.hooks import RemovableHandle
 
 from . import storage
-from .buckets import Piece, PlannedBucket, plan_buckets
+from .buckets import Piece, plan_buckets
 from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
 from .forward_flags import ForwardFlags, inside_backward
@@ -60,15 +60,16 @@ class FlatBucket:
     """
 
     def __init__(
-        self, number: int, plan: PlannedBucket, table: ParameterTable, is_last: bool
+        self, number: int, indices: list[int], table: ParameterTable, is_last: bool
     ) -> None:
         entries = list(table)
-        self.names = [entries[index][0] for index in plan.parameters]
-        self._parameters = [entries[index][1] for index in plan.parameters]
+        self.names = [entries[index][0] for index in indices]
+        self._parameters = [entries[index][1] for index in indices]
         self._number = number
         self._is_last = is_last
         first = self._parameters[0]
-        self._place(torch.zeros(plan.elements, dtype=first.dtype, device=first.device))
+        elements = sum(p.numel() for p in self._parameters)
+        self._place(torch.zeros(elements, dtype=first.dtype, device=first.device))
 
     def _place(self, buffer: Tensor) -> None:
         self._buffer = buffer
@@ -157,15 +158,16 @@ class GradientBuckets:
     Not thread-safe: used by the thread that runs backward().
     """
 
+    _engine: StepEngine  # Set by start().
+    _membership: Membership  # Set by start().
+
     def __init__(self, table: ParameterTable, cap_bytes: int) -> None:
         pieces = [Piece(p.numel(), DTYPES[p.dtype]) for _, p in table]
         plan = plan_buckets(pieces, cap_bytes)
         self.buckets = [
-            FlatBucket(number, bucket, table, number == len(plan) - 1)
-            for number, bucket in enumerate(plan)
+            FlatBucket(number, indices, table, number == len(plan) - 1)
+            for number, indices in enumerate(plan)
         ]
-        self._engine: StepEngine | None = None
-        self._membership: Membership | None = None
         self._forward = ForwardFlags()
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
@@ -197,8 +199,6 @@ class GradientBuckets:
         self._forward.begin()
         if self._missing and not inside_backward():
             self._missing = []
-            if self._engine is None:
-                return
             self._engine.finish()
             if self._engine.busy:
                 self._engine.abandon(PacTrainError(_BROKEN_OFF))
@@ -235,12 +235,10 @@ class GradientBuckets:
             bucket.take(position)
         except RefusedError as error:
             self._refuse(error)
-        assert self._engine is not None
         self._engine.note_stream()
         self._missing[bucket.index()].discard(position)
 
     def _submit_complete(self) -> None:
-        assert self._engine is not None
         while self._next < len(self.buckets) and not self._missing[self._next]:
             self._last = self._engine.on_bucket(self.buckets[self._next])
             self._next += 1
@@ -267,7 +265,6 @@ class GradientBuckets:
 
     def _say_unreached(self) -> None:
         """Of those that no rank reaches: others may reach what this one does not."""
-        assert self._membership is not None
         names = [
             bucket.names[position]
             for bucket, unreached in zip(self.buckets, self._unreached, strict=True)
@@ -280,8 +277,6 @@ class GradientBuckets:
     def _commit(self) -> bool:
         """Waits for the commit, in another generation if this one ends; False if the
         others have done without this pass, or have had it."""
-        assert self._engine is not None
-        assert self._membership is not None
         while True:
             assert self._last is not None
             try:
@@ -298,7 +293,6 @@ class GradientBuckets:
                 self._last = self._engine.on_bucket(bucket)
 
     def _refuse(self, error: RefusedError) -> NoReturn:
-        assert self._engine is not None
         if self._next == len(self.buckets) and self._last is not None:
             with contextlib.suppress(PacTrainError):
                 self._engine.finish()  # The step is on its way: all have it or nobody.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from .errors import InvalidArgument
 
@@ -13,16 +12,9 @@ LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # Nothing is sent there.
 
 
-@dataclass(frozen=True)
-class Network:
-    """What the daemons of one node are told of their job's network."""
-
-    address: str = LOOPBACK
-
-    @property
-    def listen(self) -> str:
-        """host:port with any free port."""
-        return f"[{self.address}]:0" if ":" in self.address else f"{self.address}:0"
+def any_port(address: str) -> str:
+    """host:port there, with any free port."""
+    return f"[{address}]:0" if ":" in address else f"{address}:0"
 
 
 def own_address(environment: Mapping[str, str]) -> str:

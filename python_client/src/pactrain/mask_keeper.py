@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import agreement, mask_transfer, storage, words
+from ._library import NativeSession
 from .bucket_bits import BucketBits
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
@@ -27,7 +28,7 @@ from .mask_source import MaskSource
 from .mask_transfer import Transfer
 from .masks import Declared, MaskSet, make_mask_set
 from .parameters import ParameterTable, plain_name
-from .types import NO_DIGEST, Decision, Digest, Native
+from .types import NO_DIGEST, Decision, Digest
 from .weight_keeper import WeightKeeper
 
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
@@ -43,7 +44,7 @@ class MaskKeeper:
         self,
         table: ParameterTable,
         source: MaskSource,
-        native: Native,
+        native: NativeSession,
         gse: bool,
     ) -> None:
         self._table = table

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import averages
+from .buffers import mask_buffers
 from .errors import InvalidArgument
 from .masks import Declared, is_zero_outside, of_kind, registry
 from .parameters import ParameterTable, some_of
@@ -50,7 +51,7 @@ class MaskSource:
     def __init__(self, module: nn.Module, table: ParameterTable) -> None:
         self.module = module
         self._table = table
-        self._modules = list(module.modules())
+        self._named = list(module.named_modules())
         self._forced = False
         self._registered: tuple[int, list[Tensor]] = (-1, [])
         self._by_torch: dict[str, Tensor] = {}  # Masks of torch when read last.
@@ -192,7 +193,7 @@ class MaskSource:
     def _follow_parameters(self) -> None:
         """Masks go with their place in the model, and those of averages with it."""
         averages.catch_up(parameter for _, parameter in self._table)
-        for module in self._modules:
+        for _, module in self._named:
             before, now = _had.get(module, {}), _masks_of(module)
             for name, (parameter, mask, frozen) in before.items():
                 other = module._parameters.get(name)
@@ -207,16 +208,12 @@ class MaskSource:
 
     def _buffers(self) -> list[tuple[str, Tensor]]:
         found: list[tuple[str, Tensor]] = []
-        for module in self._modules:
-            for name, buffer in module._buffers.items():
-                parameter = module._parameters.get(f"{name.removesuffix('_mask')}_orig")
-                if buffer is None or parameter is None or not name.endswith("_mask"):
-                    continue
-                try:
-                    index = self._table.index_of(parameter)
-                except KeyError:
-                    continue  # Needs no gradient.
-                found.append((self._table.names[index], buffer))
+        for _, buffer, parameter in mask_buffers(self._named):
+            try:
+                index = self._table.index_of(parameter)
+            except KeyError:
+                continue  # Needs no gradient.
+            found.append((self._table.names[index], buffer))
         return found
 
     def _now(self) -> _Seen:

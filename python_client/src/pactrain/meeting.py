@@ -17,7 +17,7 @@ from ._library import NativeSession, digest_of
 from .board import Board, new_board
 from .config import AttachConfig, attach_timeout_from
 from .errors import CoordinatorUnavailableError, PacTrainError
-from .types import AttachOptions, Native
+from .types import AttachOptions
 
 _MOST_TEXT = 2000  # Characters of an error that others are told,
 _MOST_FAILURE = 200  # and in the place of a model.
@@ -70,7 +70,7 @@ class Meeting:
         self._meet(board)
 
     @contextlib.contextmanager
-    def begin(self, native: Native) -> Iterator[None]:
+    def begin(self, native: NativeSession) -> Iterator[None]:
         """Around what follows the attach to the agents: exchanges, and what each rank
         does alone. One that fails there ends the others with its reason, also where
         they wait for it in an exchange; `native` is to be closed after that.

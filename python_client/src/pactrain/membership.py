@@ -11,28 +11,19 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from torch.optim import Optimizer
 
 from . import _abi, _library
+from ._library import NativeSession
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import PacTrainError, ResyncRequiredError
 from .model_state import ModelState
 from .shared import Blob, Shared
-from .types import (
-    Digest,
-    DType,
-    HeldState,
-    Lineage,
-    Native,
-    OnShrink,
-    Op,
-    Part,
-    Progress,
-)
+from .types import Digest, DType, HeldState, OnShrink, Op, Part
 
 _now: Callable[[], float] = time.monotonic
 _sleep = time.sleep
@@ -50,7 +41,9 @@ class WorldNow:
     generation: int
 
 
-def may_go_on(native: Native, config: AttachConfig, error: PacTrainError) -> bool:
+def may_go_on(
+    native: NativeSession, config: AttachConfig, error: PacTrainError
+) -> bool:
     """True if a step failed with this error because the generation is over, and there
     may be a next one."""
     if config.on_shrink == OnShrink.ABORT or native.closed:
@@ -68,7 +61,7 @@ class Membership:
 
     def __init__(
         self,
-        native: Native,
+        native: NativeSession,
         config: AttachConfig,
         local: ModelState,
         engine: StepEngine,
@@ -85,7 +78,7 @@ class Membership:
             piece_bytes=piece_bytes,
             attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         )
-        self._newcomer = native.donor is not None
+        self.newcomer = native.donor is not None  # Until it has taken the job's state.
         self._given: tuple[Blob, Blob] | None = None  # Kept alive.
         self._pending: tuple[Blob, Blob] | None = None  # To be taken whole.
         self.world = self._world()
@@ -95,14 +88,9 @@ class Membership:
         return self._local.shared
 
     @property
-    def newcomer(self) -> bool:
-        """True until it has taken the job's state."""
-        return self._newcomer
-
-    @property
     def behind(self) -> bool:
         """True if before_forward() has something to do."""
-        return self._newcomer or self._pending is not None
+        return self.newcomer or self._pending is not None
 
     def may_go_on(self, error: PacTrainError) -> bool:
         return may_go_on(self._native, self._config, error)
@@ -116,13 +104,13 @@ class Membership:
           ResyncRequiredError: nobody is left who has the state.
           PacTrainError: the job cannot be joined.
         """
-        if not self._newcomer:
+        if not self.newcomer:
             return
-        done = self._settle(Progress(0, 0, 0), None)
+        done = self._settle(_abi.Progress(), None)
         self._local.load(*_state(done), newcomer=True, whole=True)
         self._check(done)
         self._enter(done)
-        self._newcomer = False
+        self.newcomer = False
 
     def before_forward(self) -> None:
         """A rank that was left behind has come as far as the donor was.
@@ -184,26 +172,20 @@ class Membership:
             )
 
     def _enter(self, done: _abi.Todo) -> None:
-        progress = done.progress
-        self._engine.renew(
-            Progress(
-                progress.committed,
-                progress.buffer_sync_age,
-                progress.parameter_check_age,
-            )
-        )
+        self._engine.renew(done.progress)
         if self._pending is None:
             self._core.forget()
         self.world = self._world()
 
-    def _settle(self, progress: Progress, error: PacTrainError | None) -> _abi.Todo:
+    def _settle(
+        self, progress: _abi.Progress, error: PacTrainError | None
+    ) -> _abi.Todo:
         """Does what the library asks for until all ranks of a generation have one
         state. `error` has ended the last one; None: a newcomer's first."""
-        digest = self._local.digest(self._native.digest_of)
         mine = _abi.Mine(
-            newcomer=int(self._newcomer),
-            progress=_abi.Progress(*astuple(progress)),
-            parameters=_abi.Digest(*digest),
+            newcomer=self.newcomer,
+            progress=progress,
+            parameters=self._local.digest(self._native.digest_of),
             settings=self._settings.encode(),
             shared=self.shared.text.encode(),
             unshared_optimizers=len(self.shared.unnamed),
@@ -231,18 +213,19 @@ class Membership:
         native = self._native
         if todo.action == _abi.ATTACH:
             self._given = None
-            lineage = Lineage(_digest(todo.lineage), todo.committed)
-            held = HeldState(lineage, _digest(todo.parameters), todo.step)
+            held = HeldState(
+                _digest(todo.lineage),
+                todo.committed,
+                _digest(todo.parameters),
+                todo.step,
+            )
             native.reattach(held, todo.ms / 1000)
         elif todo.action == _abi.SLEEP:
             _sleep(todo.ms / 1000)
         elif todo.action == _abi.GIVE:
             self._given = self._local.encode()
         else:
-            part, layout = (
-                Part(todo.input, todo.words),
-                Digest(todo.layout.hi, todo.layout.lo),
-            )
+            part, layout = Part(todo.input, todo.words), _digest(todo.layout)
             native.submit(
                 0, [part], todo.output, DType.FLOAT32, Op.XOR, layout, True, None
             )
@@ -254,11 +237,11 @@ class Membership:
         result = _abi.Result(
             generation=native.generation,
             resume_step=native.resume_step,
-            lineage=_abi.Digest(*native.lineage.id),
+            lineage=native.lineage,
             rank=native.rank,
             world_size=native.world_size,
             donor=_abi.NO_RANK if donor is None else donor,
-            needs_state=int(native.needs_state),
+            needs_state=native.needs_state,
         )
         if error is not None:
             result.code = _library.code_of(error)
@@ -277,7 +260,7 @@ class Membership:
 
     def _log(self, todo: _abi.Todo) -> None:
         if todo.tell is not None:
-            loud = todo.warn or (self._native.rank == 0 and not self._newcomer)
+            loud = todo.warn or (self._native.rank == 0 and not self.newcomer)
             level = logging.WARNING if loud else logging.INFO
             logger.log(level, "%s", todo.tell.decode())
 

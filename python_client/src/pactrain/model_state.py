@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .buffers import BufferSync
+from .buffers import synced_buffers
 from .errors import RefusedError
 from .mask_keeper import MaskKeeper
 from .parameters import ParameterTable, plain_name
@@ -111,7 +111,7 @@ class ModelState:
         return [parameter.detach() for parameter in self._module.parameters()]
 
     def _buffers(self) -> list[tuple[str, Tensor]]:
-        return BufferSync(self._module, with_masks=self._keeper.tracks).tensors()
+        return synced_buffers(self._module, with_masks=self._keeper.tracks)
 
 
 def _bytes(tensor: Tensor) -> Blob:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ._library import NativeSession
 from .device_kernels import handle_of
 from .device_path import DevicePath
 from .errors import PacTrainError
-from .types import Digest, DType, Native, NodePath, NodeReport, Plan
+from .types import Digest, DType, NodePath, NodeReport, Plan
 
 logger = logging.getLogger("pactrain")
 
@@ -50,12 +51,13 @@ class Packer:
         nccl_stream: torch.Stream | None,
     ):
         """`nccl_stream`: for nothing but NCCL, if the path is that."""
-        self.node: NodeReport | None = None  # As of the last bucket.
+        # Of sums by NCCL, as of the last bucket; None: none was to be summed.
+        self.node: NodeReport | None = None
         self._path = path
         self._nccl_stream = nccl_stream
         # What a kernel of NCCL that was given up may still read and write.
         self._left: list[Tensor] = []
-        self.fallbacks = 0  # 1 once one could not be packed here.
+        self.fallbacks = 0  # 1 once one could not be packed here: all go by torch then.
         self.unstaged = 0  # Buckets that there was no memory for to sum.
         self.scratch_bytes = 0  # Of the device, asked for in one step; the most.
         self._asked_bytes = 0
@@ -67,7 +69,7 @@ class Packer:
 
     def pack(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         gradients: Callable[[], Tensor],
@@ -130,7 +132,7 @@ class Packer:
 
     def reduce(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         dtype: DType,
@@ -159,7 +161,7 @@ class Packer:
 
     def _reduce(
         self,
-        native: Native,
+        native: NativeSession,
         bucket: int,
         layout: Digest,
         dtype: DType,
@@ -188,7 +190,7 @@ class Packer:
             self._left += [packed, summed]
         return path
 
-    def _look(self, native: Native) -> NodeReport:
+    def _look(self, native: NativeSession) -> NodeReport:
         """What has become of NCCL; says what is new."""
         before, now = self.node, native.node_report
         self.node = now
@@ -218,7 +220,12 @@ class Packer:
         return new
 
     def _image(
-        self, native: Native, bucket: int, elements: int, layout: Digest, plan: Plan
+        self,
+        native: NativeSession,
+        bucket: int,
+        elements: int,
+        layout: Digest,
+        plan: Plan,
     ) -> Tensor | None:
         if plan.image_bytes == 0:
             return None
@@ -232,7 +239,7 @@ class Packer:
             self._images[layout] = image
         return image
 
-    def _give_up(self, native: Native, bucket: int, error: Exception) -> None:
+    def _give_up(self, native: NativeSession, bucket: int, error: Exception) -> None:
         reason = f"bucket {bucket} was not packed there: {str(error).splitlines()[0]}"
         self._path = DevicePath("torch", reason)
         self.fallbacks += 1

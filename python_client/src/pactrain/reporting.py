@@ -83,7 +83,7 @@ class _Reporter:
         steps = (
             session.steps
             if isinstance(session, AloneSession)
-            else session.engine.counters.steps
+            else session.engine.course.total.steps
         )
         if steps - self._reported < every:
             return

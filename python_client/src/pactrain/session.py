@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -15,14 +14,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, outsiders, storage
-from .config import AttachConfig
 from .device_path import ON_CPU, DevicePath
-from .devices import DeviceCopies
-from .engine import StepEngine
+from .engine import Parts, StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
 from .lone_gradients import Exchanged, LoneGradients
-from .mask_keeper import MaskKeeper
-from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .null_session import as_number, no_copy, tracked_error
@@ -30,8 +25,7 @@ from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .summary import Account, MaskAccount
-from .types import NO_NODE, Decision, Native
-from .wrapped import WrappedModel
+from .types import NO_NODE, Decision
 from .zeros import load_pruned
 
 STATE_VERSION = 2
@@ -40,20 +34,6 @@ _STATE_KEYS = {"version", "step", "masks", "masks_active"}
 _CLOSE_MARGIN_SECONDS = 3.0
 
 logger = logging.getLogger("pactrain")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a session is made of."""
-
-    model: WrappedModel
-    table: ParameterTable
-    native: Native
-    config: AttachConfig
-    keeper: MaskKeeper
-    source: MaskSource
-    model_index: int
-    copies: DeviceCopies | None  # None: the model is on the CPU.
 
 
 class Session:
@@ -125,7 +105,7 @@ class Session:
     @property
     def device_path(self) -> DevicePath:
         """Which way this rank's gradients go to the agent, and why."""
-        return ON_CPU if self._copies is None else self._copies.path
+        return ON_CPU if self._copies is None else self._copies.packer.path
 
     @property
     def site(self) -> str:
@@ -159,11 +139,10 @@ class Session:
         other sites, so trainers of one node see the same. process_group_bytes is what
         DDP itself sent or received here, computed from what it says it does.
         """
-        counters = self.engine.counters
-        values = counters.flat()
+        course = self.engine.course
+        values = course.flat()
         keeper = self._keeper
         active = keeper.active
-        course = self.engine.course
         saving = course.first_saving
         values |= {
             "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
@@ -185,16 +164,17 @@ class Session:
             "pactrain/mask_settle_steps": float(keeper.settle_steps),
             "pactrain/mask_last_change": float(keeper.last_change),
             "pactrain/process_group_bytes": float(
-                self._model.process_group_bytes(counters.steps)
+                self._model.process_group_bytes(course.total.steps)
             ),
         }
-        fallbacks = 0 if self._copies is None else self._copies.fallbacks
+        packer = None if self._copies is None else self._copies.packer
+        fallbacks = 0 if packer is None else packer.fallbacks
         values["pactrain/device_path"] = float(self.device_path.number)
         values["pactrain/device_fallbacks"] = float(fallbacks)
-        scratch = 0 if self._copies is None else self._copies.scratch_bytes
+        scratch = 0 if packer is None else packer.scratch_bytes
         values["pactrain/device_scratch_bytes"] = float(scratch)
-        node = NO_NODE if self._copies is None else self._copies.node or NO_NODE
-        unstaged = 0 if self._copies is None else self._copies.unstaged
+        node = NO_NODE if packer is None else packer.node or NO_NODE
+        unstaged = 0 if packer is None else packer.unstaged
         values["pactrain/nccl_buckets"] = float(node.taken)
         values["pactrain/nccl_fallbacks"] = float(node.by_host + unstaged)
         values["pactrain/nccl_seconds"] = node.nccl_seconds
@@ -222,7 +202,7 @@ class Session:
         return account.text()
 
     def _make_account(self) -> Account:
-        world = self.membership.world
+        world, course = self.membership.world, self.engine.course
         return Account(
             job=self._config.job,
             place=f"rank {world.rank} of {world.world_size}, site {world.site}",
@@ -230,13 +210,12 @@ class Session:
             gse=self._config.gse,
             table=self._table,
             masks=MaskAccount.of(self._keeper),
-            counters=self.engine.counters,
-            course=self.engine.course,
+            course=course,
             reason=self.decision.reason,
             onset=self._config.onset,
             device_path=str(self.device_path),
             alone=self._lone_gradients.shortfalls(
-                self.engine.course.total.steps, self.engine.counters.failed_steps
+                course.total.steps, course.failed_steps
             ),
         )
 
@@ -258,7 +237,7 @@ class Session:
         """
         for name, value in (("loss", loss), ("lr", lr)):
             if value is not None:
-                self.engine.counters.reported[name] = as_number(name, value)
+                self.engine.course.reported[name] = as_number(name, value)
 
     @property
     def masks_settled(self) -> bool:

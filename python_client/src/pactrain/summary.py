@@ -17,7 +17,6 @@ from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
 from .onset import Onset
 from .parameters import ParameterTable, some_of
-from .stats import Counters
 
 RECORD_VERSION = 1
 _SHOWN_CHANGES = 12
@@ -91,7 +90,6 @@ class Account:
     gse: bool
     table: ParameterTable
     masks: MaskAccount
-    counters: Counters
     course: Course
     reason: str  # Of the decision in force.
     onset: Onset
@@ -140,7 +138,7 @@ class Account:
         return weights_outside(self.table, self.masks.wanted, self.masks.why_outside)
 
     def _failed_steps(self) -> list[str]:
-        failed = self.counters.failed_steps
+        failed = self.course.failed_steps
         steps = "step" if failed == 1 else "steps"
         return [f"{failed:,} {steps} failed at this rank"] if failed else []
 
@@ -174,7 +172,7 @@ class Account:
             f"{mode} {count:,} ({count / steps:.1%})"
             for mode, count in self.course.travelled.items()
         ]
-        dense = self.counters.dense_steps
+        dense = self.course.dense_steps
         extra = f"; {dense:,} of these sent all elements (dense)" if dense else ""
         seconds = ", ".join(
             f"{mode} {seconds:,.1f} s"

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from . import _abi, storage
+from ._library import NativeSession
 from .buffers import mask_buffers
 from .effective_weights import EffectiveWeights
 from .enforcement import Origin
@@ -30,7 +31,7 @@ from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable, some_of
 from .roles import is_vector
-from .types import Decision, Digest, Digester, Native
+from .types import Decision, Digest, Digester
 
 DEFAULT_SETTLE_STEPS = 10
 _SHOWN = 3
@@ -146,7 +147,6 @@ class TrackedSource(MaskSource):
             if not is_vector(parameter)
         ]
         self._weights = EffectiveWeights(module, table)
-        self._named = list(module.named_modules())
         self._changes = registry.changes
         self._looked = False
         self._beside: bytes | None = None  # Masks that the tracker does not see.
@@ -278,7 +278,11 @@ class TrackingKeeper(MaskKeeper):
     """
 
     def __init__(
-        self, table: ParameterTable, source: TrackedSource, native: Native, gse: bool
+        self,
+        table: ParameterTable,
+        source: TrackedSource,
+        native: NativeSession,
+        gse: bool,
     ) -> None:
         super().__init__(table, source, native, gse)
         self._tracked = source

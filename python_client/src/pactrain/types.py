@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -142,28 +142,20 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Lineage:
-    """A state of a job and what it came of: gradient steps from one beginning."""
-
-    id: Digest  # NO_DIGEST: none of this job.
-    committed: int  # Gradient steps.
-
-
-NO_LINEAGE = Lineage(NO_DIGEST, 0)
-
-
-@dataclass(frozen=True)
 class HeldState:
-    """The state with which a rank attaches again."""
+    """The state with which a rank attaches again: so many gradient steps from one
+    beginning, its lineage."""
 
-    lineage: Lineage
+    lineage: Digest  # NO_DIGEST: none of this job.
+    committed: int  # Gradient steps.
     parameters: Digest  # Over their values.
     next_step: int  # After its last committed one.
 
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """The fields of pt_attach_options; `lineage` is of the state it holds."""
+    """The fields of pt_attach_options; `lineage` and `committed` are of the state that
+    it holds, as in HeldState."""
 
     agent: str
     job: str
@@ -180,7 +172,8 @@ class AttachOptions:
     attach_timeout_ms: int
     gse: bool
     on_shrink: OnShrink = OnShrink.ABORT
-    lineage: Lineage = NO_LINEAGE
+    lineage: Digest = NO_DIGEST
+    committed: int = 0
     parameters: Digest = NO_DIGEST
     replace: bool = False
     mask_digest: Digest = NO_DIGEST
@@ -192,15 +185,6 @@ class AttachOptions:
     pin_codec: int = 0
     pin_from: int = 0
     nccl: bool = False
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a rank is, in what is counted in steps. Ages are in steps, too."""
-
-    committed: int  # Gradient steps of the job.
-    buffer_sync_age: int
-    parameter_check_age: int
 
 
 class Part(NamedTuple):
@@ -262,103 +246,3 @@ class PackedBucket:
     fill: Callable[[], None]
     squares: float = 0.0  # Of what is kept, summed; 0 where it goes by the host.
     path: NodePath = NodePath.HOST
-
-
-class Native(Protocol):
-    """What the session needs of the trainer library; see trainer/pactrain.h."""
-
-    def digest_of(self, data: Bytes) -> Digest: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def lineage(self) -> Lineage: ...
-    @property
-    def next_step(self) -> int: ...
-    @property
-    def resume_step(self) -> int: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def donor(self) -> int | None: ...
-    @property
-    def needs_state(self) -> bool: ...
-    @property
-    def may_rejoin(self) -> bool: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def site(self) -> str: ...
-    @property
-    def agent_name(self) -> str: ...
-    @property
-    def step_deadline_seconds(self) -> float: ...
-    @property
-    def decision(self) -> Decision: ...
-    @property
-    def is_final(self) -> bool: ...
-    def set_masks(
-        self,
-        mask_digest: Digest,
-        first_bucket: int,
-        bucket_layouts: Sequence[Digest],
-        elements: Sequence[int],
-        bitmaps: Sequence[npt.NDArray[np.uint8]],
-    ) -> None: ...
-    def vote(
-        self,
-        layout_digest: Digest,
-        mask_digest: Digest,
-        steps_unchanged: int,
-        settle_steps: int,
-        inside_decision: bool,
-        kept_elements: int,
-        elements: int,
-        moved: str = "",
-    ) -> None: ...
-    def keep(
-        self, mask_digest: Digest, parameters: Sequence[tuple[str, int, int]]
-    ) -> None: ...
-    def tell_path(self, number: int, reason: str) -> None: ...
-    def submit(
-        self,
-        bucket: int,
-        parts: Sequence[Part],
-        out: int,
-        dtype: DType,
-        op: Op,
-        layout: Digest,
-        last: bool,
-        parameters: Digest | None,
-    ) -> None: ...
-    def plan_bucket(self, bucket: int, elements: int, layout: Digest) -> Plan: ...
-    def mask_image(
-        self, bucket: int, elements: int, layout: Digest, plan: Plan
-    ) -> npt.NDArray[np.uint8]: ...
-    def reduce(
-        self,
-        bucket: int,
-        elements: int,
-        plan: Plan,
-        dtype: DType,
-        layout: Digest,
-        source: int,
-        target: int,
-        stream: int,
-    ) -> NodePath: ...
-    @property
-    def node_report(self) -> NodeReport: ...
-    def forgo_nccl(self) -> None: ...
-    def submit_packed(
-        self,
-        bucket: PackedBucket,
-        layout: Digest,
-        last: bool,
-        parameters: Digest | None,
-    ) -> None: ...
-    def wait(self) -> StepResult: ...
-    def reattach(self, held: HeldState, timeout_seconds: float) -> None: ...
-    def detach(self) -> None: ...
-    def close(self) -> None: ...
-    def close_at_exit(self) -> None: ...

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import warden
 from .errors import AgentUnresponsiveError, InvalidArgument
-from .host_address import LOOPBACK, Network
+from .host_address import LOOPBACK, any_port
 from .job_key import VARIABLE, JobKey
 from .places import Node, Place
 
@@ -125,15 +125,15 @@ class WardenProcess:
         places: Sequence[Place],
         environment: Mapping[str, str],
         node: str,
-        network: Network,
+        address: str,
         key: JobKey,
     ) -> None:
-        """`places` are those of this host's trainers.
+        """`places` are those of this host's trainers; daemons listen at `address`.
 
         Raises: as make_folder(); AgentUnresponsiveError: it cannot be started.
         """
         self._environment = environment
-        self._network = network
+        self._listen = any_port(address)
         log_folder = _log_folder(environment)
         self._folder = make_folder(environment)
         try:
@@ -146,7 +146,7 @@ class WardenProcess:
             settings = {
                 "folder": str(self._folder),
                 "trainers": [[place.pid, place.start_ticks] for place in places],
-                "linger_seconds": _LINGER_SECONDS if network.address != LOOPBACK else 0,
+                "linger_seconds": _LINGER_SECONDS if address != LOOPBACK else 0,
             }
             with open(self._log("warden"), "ab") as log:
                 self._process = subprocess.Popen(
@@ -176,7 +176,7 @@ class WardenProcess:
             f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
             "--coordinator=-",
             f"--socket=unix:{self._folder / 'agent.sock'}",
-            f"--listen={self._network.listen}",
+            f"--listen={self._listen}",
             f"--listen-metrics={LOOPBACK}:0",
             waits=True,
         )
@@ -185,7 +185,7 @@ class WardenProcess:
         """Its addresses, `grpc` and `metrics`. Raises: as _ask()."""
         started = self._start(
             "coordinator",
-            f"--listen={self._network.listen}",
+            f"--listen={self._listen}",
             f"--listen-metrics={LOOPBACK}:0",
             f"--state-dir={self._folder / 'state'}",
             "--cluster=embedded",

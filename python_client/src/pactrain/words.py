@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .types import Digest, DType, Native, Op, Part
+from ._library import NativeSession
+from .types import Digest, DType, Op, Part
 
 Words = npt.NDArray[np.uint32]
 
 
-def exchange(native: Native, words: Words, layout: Digest) -> Words:
+def exchange(native: NativeSession, words: Words, layout: Digest) -> Words:
     """The XOR of all ranks' words. All ranks call it with equally many.
 
     REQUIRES: no step is open.
