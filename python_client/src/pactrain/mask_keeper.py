@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import agreement, mask_transfer, storage, words
-from .bucket_bits import BucketBits
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .known_masks import KnownMasks
-from .layout import BucketLayout, StepLayout, masks_in
+from .layout import BucketLayout, StepLayout, bucket_bits, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
 from .masks import Declared, MaskSet, make_mask_set
@@ -61,7 +60,10 @@ class MaskKeeper:
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
         self._in_force = NO_DIGEST  # Its masks.
-        self._bits = BucketBits(table, native)
+        # By index of a bucket: the masks and the layout whose bits the library has.
+        # Buckets are known only when they come: DDP rebuilds its own after some steps.
+        self._given: dict[int, tuple[Digest, Digest]] = {}
+        self._gave_bits = False  # In this step.
         self._acting = b""  # What seen() said when masks changed last.
         self._has_news = False  # And ranks have not been compared since.
         self._inside = True
@@ -297,7 +299,7 @@ class MaskKeeper:
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._bits.forget()
+        self._given.clear()
         self._steps_unchanged = 0
         self._has_news = False  # All have the donor's masks.
         self._version = -1
@@ -386,7 +388,9 @@ class MaskKeeper:
         self._steps += 1
         self.weights.step_committed()
         self._count_step()
-        self._bits.step_ended()
+        if self._gave_bits:
+            self._gave_bits = False
+            storage.give_back_memory()
 
     def _count_step(self) -> None:
         self._steps_unchanged += 1
@@ -423,8 +427,17 @@ class MaskKeeper:
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force."""
         masks = self._known.find(self._in_force)
-        if self._in_force and masks is not None:
-            self._bits.give(index, layout, masks)
+        if not self._in_force or masks is None:
+            return
+        key = (masks.digest, layout.digest)
+        if self._given.get(index) == key:
+            return
+        bits = bucket_bits(layout, self._table, masks)
+        self._native.set_masks(
+            masks.digest, index, [layout.digest], [layout.elements], [bits]
+        )
+        self._given[index] = key
+        self._gave_bits = True
 
     def _vote(self) -> None:
         self._native.vote(
