@@ -20,7 +20,6 @@ from . import agreement, mask_transfer, storage, words
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
-from .known_masks import KnownMasks
 from .layout import BucketLayout, StepLayout, bucket_bits, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
@@ -30,6 +29,7 @@ from .types import NO_DIGEST, Decision, Digest, Native
 from .weight_keeper import WeightKeeper
 
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
+_MOST_KNOWN = 4  # Mask sets: as many as the trainer library holds.
 UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
@@ -55,7 +55,8 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self.weights = WeightKeeper(source.module, table, gse)
         self.dense_steps = DenseSteps(source.module, table)
-        self._known = KnownMasks([self.current])
+        # What a decision may name: what this rank voted for lately, the oldest first.
+        self._known: dict[Digest, MaskSet] = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
@@ -267,7 +268,7 @@ class MaskKeeper:
     def _enforce_others(self, masks: MaskSet) -> None:
         """The same masks, but others are torch's to enforce."""
         self.current = masks
-        self._known.replace(masks)
+        self._known[masks.digest] = masks
         if self.active is not None and self._is_active(masks.digest):
             self.active = masks
             self.weights.activate(masks)
@@ -343,9 +344,8 @@ class MaskKeeper:
         self._look_at_buffers()
         self.current = self._read()
         self.active = taken.active
-        self._known = KnownMasks(
-            masks for masks in (self.active, self.current) if masks is not None
-        )
+        known = (masks for masks in (self.active, self.current) if masks is not None)
+        self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
         self.settle_steps = taken.settle_steps
         names = [name for name in self._table.names if name in taken.frozen]
@@ -358,7 +358,7 @@ class MaskKeeper:
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
-        self._known.add(masks, self.active)
+        self._add_known(masks)
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
         self._set_newer(self._newer)
@@ -426,7 +426,7 @@ class MaskKeeper:
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force."""
-        masks = self._known.find(self._in_force)
+        masks = self._known.get(self._in_force)
         if not self._in_force or masks is None:
             return
         key = (masks.digest, layout.digest)
@@ -471,16 +471,33 @@ class MaskKeeper:
         self._in_force = decision.mask_digest
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
-        masks = self._known.find(decision.mask_digest)
+        masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
-        self._known.forget_before(masks, self.current)
+        self._forget_before(masks)
         self.weights.activate(masks)
         self._inside = self.current.is_inside(masks)
         self._set_newer(self._newer and not self._inside)
         self.weights.follow(self.current)
         logger.info("masks %s are in force", masks)
+
+    def _add_known(self, masks: MaskSet) -> None:
+        """The newest one; those in force, and this one, are not forgotten."""
+        self._known.pop(masks.digest, None)
+        self._known[masks.digest] = masks
+        held = None if self.active is None else self.active.digest
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(d for d in self._known if d != held)]
+
+    def _forget_before(self, masks: MaskSet) -> None:
+        """A later decision names none of the sets voted for before this one: whoever
+        wants one back votes for it anew."""
+        for digest in list(self._known):
+            if digest == masks.digest:
+                break
+            if digest != self.current.digest:
+                del self._known[digest]
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
