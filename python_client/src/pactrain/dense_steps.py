@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from . import storage
 from .effective_weights import EffectiveWeights
-from .layout import StepLayout
+from .layout import BucketLayout
 from .masks import MaskSet
 from .parameters import ParameterTable, some_of
 
@@ -33,13 +33,17 @@ class DenseSteps:
         self._in_a_row = 0
 
     def add(
-        self, masks: MaskSet, layout: StepLayout, buffers: Sequence[Tensor], rank: int
+        self,
+        masks: MaskSet,
+        layouts: Sequence[BucketLayout],
+        buffers: Sequence[Tensor],
+        rank: int,
     ) -> None:
         """A dense step, though these masks were in force and nobody wants others."""
         self._in_a_row += 1
         if self._in_a_row < _MANY or self._names:
             return
-        outside = dict(self._outside(masks, layout, buffers))
+        outside = dict(self._outside(masks, layouts, buffers))
         self._names = list(outside)
         self._used_by = [n for n, i in outside.items() if not self._weights.is_alone(i)]
         if self._names:
@@ -77,9 +81,12 @@ class DenseSteps:
         )
 
     def _outside(
-        self, masks: MaskSet, layout: StepLayout, buffers: Sequence[Tensor]
+        self,
+        masks: MaskSet,
+        layouts: Sequence[BucketLayout],
+        buffers: Sequence[Tensor],
     ) -> Iterator[tuple[str, int]]:
-        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
+        for bucket, buffer in zip(layouts, buffers, strict=True):
             first = 0
             for index in bucket.parameters:
                 name, parameter = self._parameters[index]

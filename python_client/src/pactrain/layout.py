@@ -32,14 +32,6 @@ class BucketLayout:
     digest: Digest
 
 
-@dataclass(frozen=True)
-class StepLayout:
-    """The buckets of one step, in order."""
-
-    buckets: tuple[BucketLayout, ...]
-    digest: Digest
-
-
 class LayoutCache:
     """Layouts of the buckets seen so far, so that a step computes none anew."""
 
@@ -49,7 +41,6 @@ class LayoutCache:
         # The order of a bucket's elements: DDP's is that of when the model was wrapped.
         self._strides = {id(p): storage.bucket_strides(p) for _, p in table}
         self._buckets: dict[tuple[object, ...], BucketLayout] = {}
-        self._steps: dict[tuple[Digest, ...], StepLayout] = {}
 
     def bucket(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
         """The layout of these parameters.
@@ -80,14 +71,6 @@ class LayoutCache:
                 "Convert the model before it is wrapped; or close the session, then "
                 "wrap and attach the model anew."
             )
-
-    def step(self, buckets: Sequence[BucketLayout]) -> StepLayout:
-        key = tuple(bucket.digest for bucket in buckets)
-        layout = self._steps.get(key)
-        if layout is None:
-            digest = self._digest_of(b"".join(digest.to_bytes() for digest in key))
-            layout = self._steps[key] = StepLayout(tuple(buckets), digest)
-        return layout
 
     def _make(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
         indices = tuple(self._table.index_of(parameter) for parameter in parameters)

@@ -20,7 +20,7 @@ from . import agreement, mask_transfer, storage, words
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
-from .layout import BucketLayout, StepLayout, bucket_bits, masks_in
+from .layout import BucketLayout, bucket_bits, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
 from .masks import Declared, MaskSet, make_mask_set
@@ -414,13 +414,13 @@ class MaskKeeper:
             )
 
     def note_dense(
-        self, dense: bool, layout: StepLayout, buffers: Sequence[Tensor]
+        self, dense: bool, layouts: Sequence[BucketLayout], buffers: Sequence[Tensor]
     ) -> None:
         """After a committed step, before committed(): whether all was sent although
         masks are in force."""
         if dense and not self._gse and self.active and self.settled:
             rank = self._native.rank
-            self.dense_steps.add(self.active, layout, buffers, rank)
+            self.dense_steps.add(self.active, layouts, buffers, rank)
         else:
             self.dense_steps.add_other()
 
@@ -499,11 +499,13 @@ class MaskKeeper:
             if digest != self.current.digest:
                 del self._known[digest]
 
-    def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
+    def mask_gradients(
+        self, layouts: Sequence[BucketLayout], buffers: Sequence[Tensor]
+    ) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
         if not self._gse or not self.active or self.weights.suspended:
             return
-        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
+        for bucket, buffer in zip(layouts, buffers, strict=True):
             for place, mask in masks_in(bucket, self._table, self.active):
                 storage.zero_outside(buffer[place], mask)
 
