@@ -85,9 +85,9 @@ class LayoutCache:
 
 def masks_in(
     bucket: BucketLayout, table: ParameterTable, masks: MaskSet
-) -> Iterator[tuple[slice, Tensor]]:
-    """The masks of the bucket's parameters that have one, 1-D and in the order of the
-    bucket, each with its place there."""
+) -> Iterator[tuple[int, slice, Tensor]]:
+    """The bucket's parameters that have a mask: the index of each, its place in the
+    bucket and its mask, 1-D and in the order of the bucket."""
     entries = list(table)
     first = 0
     for index in bucket.parameters:
@@ -95,7 +95,7 @@ def masks_in(
         end = first + parameter.numel()
         mask = masks.masks.get(name)
         if mask is not None:
-            yield slice(first, end), storage.flatten(mask, parameter)
+            yield index, slice(first, end), storage.flatten(mask, parameter)
         first = end
 
 
@@ -106,7 +106,7 @@ def bucket_bits(
     element, since gradients and the memory of FULL steps are there, too."""
     bits = np.full(-(-bucket.elements // 8), 255, dtype=np.uint8)
     bits[bits.size - 1 :] >>= -bucket.elements % 8
-    for place, mask in masks_in(bucket, table, masks):
+    for _, place, mask in masks_in(bucket, table, masks):
         first = place.start
         for piece in torch.split(mask.cpu(), _PIECE):
             _clear(bits, first, piece)

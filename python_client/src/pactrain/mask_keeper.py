@@ -506,7 +506,7 @@ class MaskKeeper:
         if not self._gse or not self.active or self.weights.suspended:
             return
         for bucket, buffer in zip(layouts, buffers, strict=True):
-            for place, mask in masks_in(bucket, self._table, self.active):
+            for _, place, mask in masks_in(bucket, self._table, self.active):
                 storage.zero_outside(buffer[place], mask)
 
     def weights_loaded(self) -> None:
