@@ -69,7 +69,7 @@ class MaskKeeper:
         self._has_news = False  # And ranks have not been compared since.
         self._inside = True
         self._newer = False  # Weights are newer than any masks but those wanted.
-        self._steps = 0
+        self.steps = 0  # Committed ones of this session.
         self._changed_after = 0  # Steps of this session.
         self._told = (0, NO_DIGEST)  # Whose keep was told: generation, mask set.
         # What is to be said of ranks that did not end alike.
@@ -113,11 +113,6 @@ class MaskKeeper:
         return self._steps_unchanged
 
     @property
-    def steps(self) -> int:
-        """Committed ones of this session."""
-        return self._steps
-
-    @property
     def last_change(self) -> int:
         """The step of this session after which the masks changed last; 0: before."""
         return self._changed_after
@@ -153,11 +148,6 @@ class MaskKeeper:
             if place not in seen:
                 seen[place] = self._text_of(mask)
         return seen
-
-    @property
-    def has_new_weights(self) -> bool:
-        """Some were loaded since the last step."""
-        return self.weights.loaded
 
     def news(self, always: bool) -> Digest | None:
         """Of the same masks, if some have changed since the last committed step or,
@@ -216,7 +206,7 @@ class MaskKeeper:
         self.weights.warn(self._native.rank)
         copied, self.weights.to_compare = self.weights.to_compare, False
         if not self._take_news() and (
-            self.weights.is_due or self._steps % _CHECK_STEPS == 0
+            self.weights.is_due or self.steps % _CHECK_STEPS == 0
         ):
             self.weights.check_enforced()
         return copied
@@ -363,7 +353,7 @@ class MaskKeeper:
         self._inside = self.active is None or masks.is_inside(self.active)
         self._set_newer(self._newer)
         self.weights.follow(masks)
-        self._changed_after = self._steps
+        self._changed_after = self.steps
         if self.active and not masks:
             self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
@@ -385,7 +375,7 @@ class MaskKeeper:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
         self._has_news = False
-        self._steps += 1
+        self.steps += 1
         self.weights.step_committed()
         self._count_step()
         if self._gave_bits:
