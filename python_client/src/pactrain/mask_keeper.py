@@ -206,7 +206,7 @@ class MaskKeeper:
         self.weights.warn(self._native.rank)
         copied, self.weights.to_compare = self.weights.to_compare, False
         if not self._take_news() and (
-            self.weights.is_due or self.steps % _CHECK_STEPS == 0
+            self.weights.enforced.is_due or self.steps % _CHECK_STEPS == 0
         ):
             self.weights.check_enforced()
         return copied
@@ -275,7 +275,7 @@ class MaskKeeper:
         """
         self.weights.origin = origin
         self._look_at_buffers()
-        self.weights.agree(self.current)
+        self.weights.enforced.agree(self.current)
         if origin == "state":
             self.weights.tolerate(self.current)
             self.weights.mark_all_loaded()
@@ -303,11 +303,12 @@ class MaskKeeper:
     def transfer(self) -> tuple[words.Words, list[Tensor]]:
         """For a rank that comes later: what is wanted, and how far it is agreed on;
         and the values of frozen weights."""
+        enforced = self.weights.enforced
         given = Transfer(
-            *(self.wanted(), self.active, self.weights.agreed, self.settle_steps),
+            *(self.wanted(), self.active, enforced.agreed, self.settle_steps),
             *(self.weights.tolerate_outside, self._newer),
         )
-        values = self.weights.values
+        values = enforced.values
         ordered = [values[name] for name in self._table.names if name in values]
         return mask_transfer.pack(self._table, given), ordered
 

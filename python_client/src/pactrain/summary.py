@@ -12,6 +12,7 @@ from torch import nn
 
 from . import storage
 from .course import Course
+from .enforcement import zeroed
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
@@ -342,11 +343,9 @@ def unfinished(table: ParameterTable) -> list[str]:
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
     """Weights that should be zero and are not."""
-    left_alone = masks.unenforced | masks.frozen
     return sum(
-        storage.count((parameter.detach() != 0) & ~masks.masks[name])
-        for name, parameter in table
-        if name in masks.masks and name not in left_alone
+        storage.count((parameter.detach() != 0) & ~mask)
+        for _, parameter, mask in zeroed(table, masks)
     )
 
 

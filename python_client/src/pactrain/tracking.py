@@ -446,7 +446,7 @@ class TrackingKeeper(MaskKeeper):
 
     def check_weights(self, only_loaded: bool = False) -> None:
         """Whatever they are, they have the right masks."""
-        self.weights.take_values()
+        self.weights.enforced.take_values()
         self.weights.loaded = self.weights.copied = False
 
     def state(self) -> dict[str, Any]:
