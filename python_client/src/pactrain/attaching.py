@@ -448,17 +448,12 @@ def _settings(parts: Parts) -> agreement.Settings:
 
 def _agree(parts: Parts) -> None:
     native, keeper = parts.native, parts.keeper
-    agreed = agreement.agree(
-        native,
-        parts.table,
-        keeper.current,
-        _settings(parts),
-        native.rank,
-        native.world_size,
+    masks, settle_steps = agreement.agree(
+        native, parts.table, keeper.current, _settings(parts)
     )
-    if agreed.masks is not None:
+    if masks is not None:
         before = keeper.current
-        keeper.adopt(agreed.masks)
+        keeper.adopt(masks)
         if before.digest != keeper.current.digest:
             logger.warning(
                 "rank %d: masks %s were replaced by rank 0's, %s",
@@ -466,7 +461,7 @@ def _agree(parts: Parts) -> None:
                 before,
                 keeper.current,
             )
-    keeper.settle_steps = agreed.settle_steps
+    keeper.settle_steps = settle_steps
 
 
 def _send_first_state(parts: Parts, slot_bytes: int) -> None:

@@ -238,13 +238,13 @@ class MaskKeeper:
             return True
         return False
 
-    def sync(self, rank: int, failed: bool = False) -> None:
+    def sync(self, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
 
         Raises: as agreement.broadcast(), on all ranks; masks are as before.
         """
         mine = self._source.read()
-        received = agreement.broadcast(self._native, self._table, mine, rank, failed)
+        received = agreement.broadcast(self._native, self._table, mine, failed)
         self.obey(self._native.decision)
         self.adopt(received)
 

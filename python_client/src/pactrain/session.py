@@ -299,7 +299,7 @@ class Session:
         """
         self.check_declares("sync_masks()")
         with self._between_steps("sync_masks()"):
-            self._keeper.sync(self._native.rank, failed)
+            self._keeper.sync(failed)
 
     def check_declares(self, call: str) -> None:
         """Raises InvalidArgument, which names the call, if masks are tracked."""
