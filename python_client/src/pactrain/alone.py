@@ -31,7 +31,7 @@ from .zeros import load_pruned
 logger = logging.getLogger("pactrain")
 
 
-class AloneSession(NullSession):
+class AloneSession(NullSession, optimizer_hook.StepWatcher):
     """What attach() returns in a world of one for a model without a wrapper.
 
     Masks act as in a job of one rank, from the start: gradients outside them are zero,
@@ -88,8 +88,6 @@ class AloneSession(NullSession):
         self._own()
         self._outsiders = self._watched_loads()
         optimizer_hook.watch(self)
-        optimizer_hook.watch_before(self)
-        optimizer_hook.watch_passes(self)
         alone.add(self)
 
     def _own(self) -> None:
@@ -198,7 +196,7 @@ class AloneSession(NullSession):
         """As MaskKeeper.check_step()."""
         if self._outsiders.unknown_in(optimizer):
             self._take_parameters()
-        self._weights.check_step(optimizer)
+        self._weights.before_step(optimizer)
         if self._weights.will_move_loaded(optimizer):
             self._before_step()
 
@@ -327,8 +325,6 @@ class AloneSession(NullSession):
         finally:
             alone.discard(self)
             optimizer_hook.unwatch(self)
-            optimizer_hook.unwatch_before(self)
-            optimizer_hook.unwatch_passes(self)
             self._outsiders.close()
             for hook in self._hooks:
                 hook.remove()
@@ -371,7 +367,7 @@ class AloneSession(NullSession):
         self._weights.loaded = True
 
 
-class _Farewell:
+class _Farewell(optimizer_hook.StepWatcher):
     """Says once that training goes on where masks act no more."""
 
     def __init__(self, table: ParameterTable) -> None:
@@ -381,7 +377,7 @@ class _Farewell:
 
     def watch(self) -> None:
         _farewells.add(self)
-        optimizer_hook.watch_before(self)
+        optimizer_hook.watch(self)
 
     def check_step(self, optimizer: Optimizer) -> None:
         moved = [
@@ -391,7 +387,7 @@ class _Farewell:
         ]
         if not moved:
             return
-        optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch(self)
         _farewells.discard(self)
         if any(registry.owner(parameter) is None for parameter in moved):
             logger.warning(

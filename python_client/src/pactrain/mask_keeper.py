@@ -24,6 +24,7 @@ from .layout import BucketLayout, bucket_bits, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
 from .masks import Declared, MaskSet, make_mask_set
+from .optimizer_hook import StepWatcher
 from .parameters import ParameterTable, plain_name
 from .types import NO_DIGEST, Decision, Digest, Native
 from .weight_keeper import WeightKeeper
@@ -35,7 +36,7 @@ UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote 
 logger = logging.getLogger("pactrain")
 
 
-class MaskKeeper:
+class MaskKeeper(StepWatcher):
     """Not thread-safe: called between steps, by the hook or by the waiter."""
 
     def __init__(
@@ -218,7 +219,7 @@ class MaskKeeper:
         Raises:
           PacTrainError: as check_weights().
         """
-        self.weights.check_step(optimizer)
+        self.weights.before_step(optimizer)
         if self.weights.will_move_loaded(optimizer):
             self._take_news()
 

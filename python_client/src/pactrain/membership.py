@@ -21,6 +21,7 @@ from .config import AttachConfig
 from .engine import StepEngine
 from .errors import PacTrainError, ResyncRequiredError
 from .model_state import ModelState
+from .optimizer_hook import StepWatcher
 from .shared import Blob, Shared
 from .types import (
     Digest,
@@ -59,7 +60,7 @@ def may_go_on(native: Native, config: AttachConfig, error: PacTrainError) -> boo
     return _library.may_go_on(error, *state, agent_returns=not config.embedded)
 
 
-class Membership:
+class Membership(StepWatcher):
     """Keeps one model in its job. `newcomer`: it joins one that runs already.
     `settings` and `piece_bytes` are equal on all ranks.
 

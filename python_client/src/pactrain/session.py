@@ -85,11 +85,9 @@ class Session:
         self._hooks = state_hooks({parts.model.outer, *parts.model.module.modules()})
         for _, parameter in parts.table:
             registry.attach(parameter, self)
-        self._enforcers = (parts.keeper.weights, membership)
-        for enforcer in self._enforcers:
-            optimizer_hook.watch(enforcer)
-        optimizer_hook.watch_before(parts.keeper)
-        optimizer_hook.watch_passes(parts.keeper.weights)
+        self._watchers = (parts.keeper.weights, membership, parts.keeper)
+        for watcher in self._watchers:
+            optimizer_hook.watch(watcher)
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
@@ -411,10 +409,8 @@ class Session:
             logger.warning("the summary of the session failed: %r", error)
         self._closed = True
         sessions.discard(self)
-        for enforcer in self._enforcers:
-            optimizer_hook.unwatch(enforcer)
-        optimizer_hook.unwatch_before(self._keeper)
-        optimizer_hook.unwatch_passes(self._keeper.weights)
+        for watcher in self._watchers:
+            optimizer_hook.unwatch(watcher)
         self._outsiders.close()
         self._lone_gradients.close()
         for hook in self._hooks:

@@ -16,7 +16,7 @@ from .enforcement import Origin, Refitted
 from .errors import PacTrainError
 from .frozen_walks import FrozenWalks
 from .masks import MaskSet, registry
-from .optimizer_hook import parameters_of
+from .optimizer_hook import StepWatcher, parameters_of
 from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
 from .swapped import say_swapped
@@ -30,7 +30,7 @@ _UNSEEN = (
 logger = logging.getLogger("pactrain")
 
 
-class WeightKeeper:
+class WeightKeeper(StepWatcher):
     """Not thread-safe: called between steps."""
 
     def __init__(self, module: nn.Module, table: ParameterTable, gse: bool) -> None:
@@ -179,7 +179,7 @@ class WeightKeeper:
         self._walks.held_anew(frozen)
         return []
 
-    def check_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
         """Before it moves weights, and they are masked: what was copied in since the
         backward pass began would be lost."""
         self._resting |= self.enforced.frozen_in(optimizer)
