@@ -92,8 +92,8 @@ class AloneSession(NullSession, optimizer_hook.StepWatcher):
 
     def _own(self) -> None:
         for name, parameter in self._table:
-            if registry.owner(parameter) is not self:
-                registry.attach(parameter, self)
+            if registry.of(parameter).owner is not self:
+                registry.of(parameter).owner = self
                 self._hooks.append(
                     parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
                 )
@@ -147,12 +147,12 @@ class AloneSession(NullSession, optimizer_hook.StepWatcher):
         before.notice_copies(in_pass=True)
         for parameter in self._resting:
             if parameter.requires_grad:
-                registry.mark_loaded(parameter)
+                registry.of(parameter).loaded = True
         old, self._table = self._table, ParameterTable(self._module)
         there = {id(parameter) for _, parameter in self._table}
         for _, parameter in old:
             if id(parameter) not in there:
-                registry.detach(parameter)
+                registry.of(parameter).owner = None
         keeps_zeros = self._source.keeps_zeros
         self._source = MaskSource(self._module, self._table)
         self._source.keeps_zeros = keeps_zeros
@@ -170,7 +170,7 @@ class AloneSession(NullSession, optimizer_hook.StepWatcher):
         self._own()
         self._read_masks()
         log_unmasked(self._table, self._masks, rank=0)
-        news = any(registry.is_loaded(parameter) for _, parameter in self._table)
+        news = any(registry.of(parameter).loaded for _, parameter in self._table)
         self._weights.loaded = self._weights.loaded or news
 
     def _watched_loads(self) -> Outsiders:
@@ -330,7 +330,7 @@ class AloneSession(NullSession, optimizer_hook.StepWatcher):
                 hook.remove()
             self._hooks = []
             for _, parameter in self._table:
-                registry.detach(parameter)
+                registry.of(parameter).owner = None
 
     def _finish(self) -> None:
         self._weights.notice_copies(takes_frozen=False)
@@ -389,7 +389,7 @@ class _Farewell(optimizer_hook.StepWatcher):
             return
         optimizer_hook.unwatch(self)
         _farewells.discard(self)
-        if any(registry.owner(parameter) is None for parameter in moved):
+        if any(registry.of(parameter).owner is None for parameter in moved):
             logger.warning(
                 "training goes on after close(): masks act no more, and zeros come "
                 "back. Call close() after the last step, or attach the model anew"

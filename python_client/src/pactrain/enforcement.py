@@ -315,7 +315,7 @@ def zero_unfit(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes what is outside the masks of weights that were loaded and are not to be
     lost, unless they fit others: the script asks for it."""
     for _, parameter, mask in zeroed(table, masks):
-        if registry.is_loaded(parameter) and refit(parameter, mask) is None:
+        if registry.of(parameter).loaded and refit(parameter, mask) is None:
             storage.zero_outside(parameter, mask)
             registry.clear_loaded(parameter)
 
@@ -372,7 +372,7 @@ def _refitted(
     since = _pruned_since(table, masks)
     others.update(since)
     for name, parameter, mask in zeroed(table, masks):
-        loaded = registry.is_loaded(parameter)
+        loaded = registry.of(parameter).loaded
         if name in since or (only_loaded and not loaded):
             continue
         fitting = refit(parameter, mask, loaded and origin != "state" and not given)
@@ -380,7 +380,7 @@ def _refitted(
             continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
-            registry.mark_loaded(parameter)  # prune() has to begin anew.
+            registry.of(parameter).loaded = True  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting
             (more if bool((fitting <= mask).all()) else elsewhere).append(name)

@@ -84,7 +84,7 @@ class Session:
         self._last_decision = parts.native.decision  # Once closed.
         self._hooks = state_hooks({parts.model.outer, *parts.model.module.modules()})
         for _, parameter in parts.table:
-            registry.attach(parameter, self)
+            registry.of(parameter).owner = self
         self._watchers = (parts.keeper.weights, membership, parts.keeper)
         for watcher in self._watchers:
             optimizer_hook.watch(watcher)
@@ -416,7 +416,7 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
-            registry.detach(parameter)
+            registry.of(parameter).owner = None
         self.engine.end(PacTrainError(CLOSED))
         if self.engine.stop(patience):
             close_native()
@@ -467,7 +467,7 @@ class Session:
 
     def _all_loaded(self) -> None:
         for _, parameter in self._table:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
         self.weights_loaded()
 
     def weights_loaded(self) -> None:
@@ -506,14 +506,16 @@ def state_hooks(modules: Iterable[nn.Module]) -> list[RemovableHandle]:
 
 def _before_save(module: nn.Module, prefix: str, keep_vars: bool) -> None:
     # A plain function, too.
-    owners = (registry.owner(p) for p in module._parameters.values() if p is not None)
+    owners = (
+        registry.of(p).owner for p in module._parameters.values() if p is not None
+    )
     for owner in {owner for owner in owners if owner is not None}:
         owner.before_save()
 
 
 def _before_load(module: nn.Module, *arguments: object) -> None:
     for parameter in module._parameters.values():
-        if parameter is not None and registry.owner(parameter) is not None:
+        if parameter is not None and registry.of(parameter).owner is not None:
             registry.note_before_load(parameter)
 
 
@@ -521,9 +523,9 @@ def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
     outsiders.check_load(module)
     for parameter in module._parameters.values():
-        owner = None if parameter is None else registry.owner(parameter)
+        owner = None if parameter is None else registry.of(parameter).owner
         if parameter is not None and owner is not None:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
             owner.weights_loaded()
 
 

@@ -144,7 +144,7 @@ class WeightKeeper(StepWatcher):
 
     def mark_all_loaded(self) -> None:
         for _, parameter in self._table:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
         self.loaded = True
 
     def masks_come_from_state(self, in_force: bool) -> None:
@@ -188,7 +188,7 @@ class WeightKeeper(StepWatcher):
     def will_move_loaded(self, optimizer: Optimizer) -> bool:
         """Weights that were not checked yet, by gradients that are older."""
         return self.loaded and any(
-            parameter.grad is not None and registry.is_loaded(parameter)
+            parameter.grad is not None and registry.of(parameter).loaded
             for parameter in parameters_of(optimizer)
         )
 
@@ -316,7 +316,7 @@ class WeightKeeper(StepWatcher):
         self._walks.put_back(self.notice_copies(takes_frozen=False))
         if self.copied:
             enforcement.zero_unfit(self._table, wanted)
-            self.copied = any(registry.is_loaded(p) for _, p in self._table)
+            self.copied = any(registry.of(p).loaded for _, p in self._table)
         self.enforce()
 
     def count_outside(self) -> int:
