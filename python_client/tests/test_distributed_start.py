@@ -211,7 +211,6 @@ def test_ranks_of_a_launch_without_a_name_get_it_from_rank_zero(
 ):
     store = torch.distributed.HashStore()
     monkeypatch.setattr(distributed, "launch_store", lambda config: store)
-    monkeypatch.setattr(distributed, "call_roll_once", lambda *arguments: None)
     monkeypatch.setattr(roll_call, "meet", lambda *arguments: None)  # One by one.
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")

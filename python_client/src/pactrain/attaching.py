@@ -51,7 +51,7 @@ from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
 from .parameters import ParameterTable, some_of
-from .roll_call import call_roll_once
+from .roll_call import Answer
 from .session import (
     Parts,
     Session,
@@ -144,7 +144,7 @@ def attach(
             )
         return single
     meeting = Meeting.of(ddp)
-    with meeting.prepare():
+    with meeting.prepare(lambda: Answer(config.job, config.agent)):
         check_model(ddp, [session.ddp for session in sessions])
         config = _config(
             ddp,
@@ -331,7 +331,6 @@ def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachCon
     token = launch_token(store, dist.get_global_rank(group, 0), config.rank)
     ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     launch = f"{token}/{ranks}"
-    call_roll_once(store, config, launch)
     if not config.agent:
         config = config.with_embedded(embedded_agent(store, config, launch))
     return config.with_launch_token(os.environ, token)

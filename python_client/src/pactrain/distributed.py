@@ -33,7 +33,7 @@ from .meeting import Meeting, telling_agents
 from .membership import WorldNow
 from .onset import onset_from
 from .parameters import ParameterTable
-from .roll_call import call_roll_once
+from .roll_call import Answer
 from .session import sessions
 from .shared import Stateful
 from .world import World, init, wants_to_replace
@@ -132,7 +132,7 @@ class DistributedDataParallel(nn.Module):
         with (
             telling_agents(config, free_index())
             if meeting is None
-            else meeting.prepare()
+            else meeting.prepare(lambda: Answer(config.job, config.agent))
         ):
             if wrong is not None:
                 raise wrong
@@ -420,7 +420,6 @@ def _with_agent(
         return config.with_launch_token(os.environ, token)
     store = meeting.store
     token = launch_token(store, 0, config.rank)
-    call_roll_once(store, config, token)
     if not config.agent:
         config = config.with_embedded(embedded_agent(store, config, token))
     return config.with_launch_token(os.environ, token)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -17,6 +17,7 @@ from ._library import NativeSession, digest_of
 from .board import Board, new_board
 from .config import AttachConfig, attach_timeout_from
 from .errors import CoordinatorUnavailableError, PacTrainError
+from .roll_call import Answer
 from .types import AttachOptions, Native
 
 _MOST_TEXT = 2000  # Characters of an error that others are told,
@@ -51,12 +52,13 @@ class Meeting:
         return new_board(self.store, f"pactrain/{title}/{self.name}", timeout_seconds)
 
     @contextlib.contextmanager
-    def prepare(self) -> Iterator[None]:
-        """Around what each rank does alone. When it ends all ranks have done it, or all
-        raise.
+    def prepare(self, mine: Callable[[], Answer]) -> Iterator[None]:
+        """Around what each rank does alone. When it ends all ranks have done it, and
+        `mine` fits together, or all raise.
 
         Raises:
-          RefusedError: another rank failed; names it and says why.
+          RefusedError: another rank failed; names it and says why. Or ranks differ;
+            names both.
           CoordinatorUnavailableError: a rank did not come in time.
         """
         # The block may find PACTRAIN_ATTACH_TIMEOUT to be the mistake.
@@ -67,7 +69,7 @@ class Meeting:
         except Exception as error:
             roll_call.tell_failure(board, self.rank, _text_of(error))
             raise
-        self._meet(board)
+        self._meet(board, mine())
 
     @contextlib.contextmanager
     def begin(self, native: Native) -> Iterator[None]:
@@ -89,11 +91,10 @@ class Meeting:
             raise
         # Of a rank that was lost meanwhile the agents tell in the first step.
         with contextlib.suppress(CoordinatorUnavailableError):
-            self._meet(board.until(_MOST_WAIT_TO_BEGIN))
+            self._meet(board.until(_MOST_WAIT_TO_BEGIN), Answer("", ""))
 
-    def _meet(self, board: Board) -> None:
-        note = asdict(roll_call.Answer("", ""))
-        roll_call.meet(board, self.rank, self.world_size, note, logger.warning)
+    def _meet(self, board: Board, mine: Answer) -> None:
+        roll_call.meet(board, self.rank, self.world_size, mine, logger.warning)
 
 
 @contextlib.contextmanager

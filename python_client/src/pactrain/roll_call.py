@@ -6,17 +6,11 @@ other at different places until the time for attach() is over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from torch.distributed.distributed_c10d import Store
-
-from .board import Board, new_board
-from .config import AttachConfig
+from .board import Board
 from .errors import CoordinatorUnavailableError, PacTrainError, RefusedError
-
-logger = logging.getLogger("pactrain")
 
 _ERRORS = {e.__name__: e for e in (RefusedError, CoordinatorUnavailableError)}
 
@@ -30,24 +24,7 @@ class Answer:
     failure: str = ""  # Why this rank cannot go on.
 
 
-# Launches and process groups whose ranks fit together.
-_fitting: set[str] = set()
-
-
-def call_roll_once(store: Store, config: AttachConfig, launch: str) -> None:
-    """At the first attach; `launch` names launch and process group.
-
-    Raises: as call_roll().
-    """
-    if launch in _fitting:
-        return
-    board = new_board(store, f"pactrain/roll/{launch}", config.attach_timeout_seconds)
-    mine = Answer(config.job, config.agent)
-    call_roll(board, config.rank, config.world_size, mine, logger.warning)
-    _fitting.add(launch)
-
-
-def call_roll(
+def meet(
     board: Board,
     rank: int,
     world_size: int,
@@ -62,18 +39,7 @@ def call_roll(
       RefusedError: ranks differ; names both.
       CoordinatorUnavailableError: a rank did not come in time.
     """
-    meet(board, rank, world_size, asdict(mine), on_waiting)
-
-
-def meet(
-    board: Board,
-    rank: int,
-    world_size: int,
-    note: dict[str, str],
-    on_waiting: Callable[[str], None],
-) -> None:
-    """call_roll(), where `note` has the fields of an Answer."""
-    board.write(str(rank), note)
+    board.write(str(rank), asdict(mine))
     if rank == 0:
         error = _find_error(board, world_size, on_waiting)
         board.write("verdict", error and [type(error).__name__, str(error)])
