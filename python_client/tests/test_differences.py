@@ -18,9 +18,8 @@ from pactrain.differences import Differences, describe
 from pactrain.errors import ResyncRequiredError
 from pactrain.mask_keeper import MaskKeeper
 from pactrain.mask_source import MaskSource
-from pactrain.meeting import Meeting
+from pactrain.meeting import Answer, Meeting
 from pactrain.parameters import ParameterTable
-from pactrain.roll_call import Answer
 
 REFUSED = ResyncRequiredError("parameters differ: a, b.\nStart them again.")
 

@@ -46,12 +46,11 @@ from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import make_mask_set, registry
-from .meeting import Meeting
+from .meeting import Answer, Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
 from .parameters import ParameterTable, some_of
-from .roll_call import Answer
 from .session import (
     Parts,
     Session,

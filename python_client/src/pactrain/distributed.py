@@ -29,11 +29,10 @@ from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .mask_choice import Masks, uses_gse
-from .meeting import Meeting, telling_agents
+from .meeting import Answer, Meeting, telling_agents
 from .membership import WorldNow
 from .onset import onset_from
 from .parameters import ParameterTable
-from .roll_call import Answer
 from .session import sessions
 from .shared import Stateful
 from .world import World, init, wants_to_replace
