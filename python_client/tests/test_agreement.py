@@ -30,7 +30,7 @@ def changed(**fields):
 
 
 def on_all_ranks(models, call):
-    """What call(native, table, masks, rank) returned or raised at each rank."""
+    """What call(native, table, masks) returned or raised at each rank."""
     job = FakeJob(len(models))
     results = [None] * len(models)
 
@@ -39,7 +39,7 @@ def on_all_ranks(models, call):
         declared = MaskSource(models[rank], table).read()
         mine = make_mask_set(table, declared, digest_of)
         try:
-            results[rank] = call(job.rank(rank), table, mine, rank)
+            results[rank] = call(job.rank(rank), table, mine)
         except pactrain.PacTrainError as error:
             results[rank] = error
 
@@ -54,9 +54,7 @@ def on_all_ranks(models, call):
 def agree_all(models, settings):
     return on_all_ranks(
         models,
-        lambda native, table, mine, rank: agree(
-            native, table, mine, settings[rank], rank, len(models)
-        ),
+        lambda native, table, mine: agree(native, table, mine, settings[native.rank]),
     )
 
 
@@ -68,29 +66,29 @@ def pruned(seed, kind="zero"):
 
 def test_equal_masks_are_not_sent():
     results = agree_all([pruned(0), pruned(0)], [SETTINGS] * 2)
-    assert [result.masks for result in results] == [None, None]
+    assert results == [(None, 1)] * 2
 
 
 def test_all_ranks_get_rank_zeros_masks():
     models = [pruned(0), pruned(1), small_net(2)]
     results = agree_all(models, [SETTINGS] * 3)
     expected = MaskSource(models[0], ParameterTable(models[0])).read().masks
-    for result in results:
-        assert set(result.masks.masks) == {"2.weight"}
-        assert torch.equal(result.masks.masks["2.weight"], expected["2.weight"])
-        assert not result.masks.frozen
+    for masks, _ in results:
+        assert set(masks.masks) == {"2.weight"}
+        assert torch.equal(masks.masks["2.weight"], expected["2.weight"])
+        assert not masks.frozen
 
 
 @pytest.mark.parametrize("kinds", [("freeze", "zero"), ("zero", "freeze")])
 def test_all_ranks_get_rank_zeros_kinds(kinds):
     results = agree_all([pruned(0, kind) for kind in kinds], [SETTINGS] * 2)
     frozen = {"2.weight"} if kinds[0] == "freeze" else set()
-    assert [result.masks.frozen for result in results] == [frozen] * 2
+    assert [masks.frozen for masks, _ in results] == [frozen] * 2
 
 
 def test_an_unpruned_rank_zero_clears_all_masks():
     results = agree_all([small_net(0), pruned(1)], [SETTINGS] * 2)
-    assert [result.masks.masks for result in results] == [{}, {}]
+    assert [masks.masks for masks, _ in results] == [{}, {}]
 
 
 def test_without_sync_masks_a_difference_is_refused_on_all_ranks():
@@ -114,8 +112,8 @@ def test_a_rank_that_could_not_prune_fails_all(failing):
     models = [pruned(0)] * world
     errors = on_all_ranks(
         models,
-        lambda native, table, mine, rank: broadcast(
-            native, table, mine, rank, rank in failing
+        lambda native, table, mine: broadcast(
+            native, table, mine, native.rank in failing
         ),
     )
     for error in errors:
@@ -126,13 +124,13 @@ def test_a_rank_that_could_not_prune_fails_all(failing):
 def test_settle_steps_are_rank_zeros():
     settings = [changed(settle_steps=3), SETTINGS]
     results = agree_all([pruned(0), small_net(1)], settings)
-    assert [result.settle_steps for result in results] == [3, 3]
+    assert [settle_steps for _, settle_steps in results] == [3, 3]
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
 def test_any_number_of_ranks(ranks):
     results = agree_all([pruned(0)] * ranks, [SETTINGS] * ranks)
-    assert all(result.masks is None for result in results)
+    assert all(masks is None for masks, _ in results)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_ranks_that_track_masks_do_so_alike(other, text):
 def test_another_settle_of_declared_masks_is_said_to_be_replaced(caplog):
     settings = [SETTINGS, changed(settle_steps=7)]
     results = agree_all([pruned(0), pruned(0)], settings)
-    assert [agreed.settle_steps for agreed in results] == [1, 1]
+    assert [settle_steps for _, settle_steps in results] == [1, 1]
     assert [record.message for record in caplog.records] == [
         "rank 1: settle=7 was replaced by rank 0's, 1"
     ]

@@ -56,7 +56,8 @@ class Case:
             dtype = str(buffer.dtype).removeprefix("torch.")
             digest = layouts[-1].digest.to_bytes().hex()
             lines.append(f"bucket {indices} {elements} {dtype} {digest}")
-        step, model = cache.step(layouts).digest, table.digest(digest_of)
+        step = digest_of(b"".join(layout.digest.to_bytes() for layout in layouts))
+        model = table.digest(digest_of)
         return [
             *lines,
             f"layout {step.to_bytes().hex()}",

@@ -81,7 +81,7 @@ def test_a_copy_keeps_the_kind_of_its_masks():
     model = small_net()
     pactrain.prune(model, 0.5, kind="freeze")
     for way in WAYS.values():
-        assert registry.is_frozen(way(model)[2].weight)
+        assert registry.of(way(model)[2].weight).frozen
 
 
 def test_masks_of_a_copy_are_its_own(attach):

@@ -30,9 +30,9 @@ def said_of(net):
     index, name = table.names.index(names[0]), names[0]
     parameter = table.find(name)[1]
     masks = SimpleNamespace(masks={name: torch.zeros(parameter.shape, dtype=bool)})
-    layout = SimpleNamespace(buckets=[SimpleNamespace(parameters=(index,))])
+    layouts = [SimpleNamespace(parameters=(index,))]
     for _ in range(10):
-        steps.add(masks, layout, [torch.ones(parameter.numel())], 0)
+        steps.add(masks, layouts, [torch.ones(parameter.numel())], 0)
     (text,) = steps.shortfalls()
     assert f"not zero in {name}. " in text
     return text

@@ -18,7 +18,7 @@ from pactrain.differences import Differences, describe
 from pactrain.errors import ResyncRequiredError
 from pactrain.mask_keeper import MaskKeeper
 from pactrain.mask_source import MaskSource
-from pactrain.meeting import Meeting
+from pactrain.meeting import Answer, Meeting
 from pactrain.parameters import ParameterTable
 
 REFUSED = ResyncRequiredError("parameters differ: a, b.\nStart them again.")
@@ -112,7 +112,7 @@ def test_the_error_of_one_rank_ends_the_wait_of_all(failing):
     store = dist.HashStore()
 
     def run(rank):
-        with Threads(store, "test", rank, 3).prepare():
+        with Threads(store, "test", rank, 3).prepare(lambda: Answer("j", "")):
             if rank == failing:
                 raise ValueError("masks are wrong")
 
@@ -128,11 +128,23 @@ def test_ranks_that_have_prepared_go_on():
     store = dist.HashStore()
 
     def run(rank):
-        with Threads(store, "test", rank, 3).prepare():
+        with Threads(store, "test", rank, 3).prepare(lambda: Answer("j", "")):
             pass
         return "on"
 
     assert on_ranks(run, 3) == ["on"] * 3
+
+
+def test_ranks_that_have_prepared_other_jobs_are_refused():
+    store = dist.HashStore()
+
+    def run(rank):
+        with Threads(store, "test", rank, 2).prepare(lambda: Answer(job, "")):
+            job = f"job{rank}"
+
+    for error in on_ranks(run, 2):
+        assert isinstance(error, pactrain.RefusedError)
+        assert "rank 0 has 'job0', rank 1 has 'job1'" in str(error)
 
 
 def compared(attached):

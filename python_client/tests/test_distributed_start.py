@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.utils import prune
 
 import pactrain
-from pactrain import attaching, distributed, roll_call
+from pactrain import attaching, distributed, meeting
 from pactrain.types import Op
 from pactrain.world import Site, World
 
@@ -211,8 +211,7 @@ def test_ranks_of_a_launch_without_a_name_get_it_from_rank_zero(
 ):
     store = torch.distributed.HashStore()
     monkeypatch.setattr(distributed, "launch_store", lambda config: store)
-    monkeypatch.setattr(distributed, "call_roll_once", lambda *arguments: None)
-    monkeypatch.setattr(roll_call, "meet", lambda *arguments: None)  # One by one.
+    monkeypatch.setattr(meeting, "call_roll", lambda *arguments: None)  # One by one.
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -177,7 +177,7 @@ def test_set_masks_takes_a_kind(attach, net):
     attached = attach(net)
     before = weights(net)
     attached.session.set_masks({"2.weight": torch.eye(8)}, kind="freeze")
-    assert registry.is_frozen(net[2].weight)
+    assert registry.of(net[2].weight).frozen
     assert torch.equal(weights(net), before)
     with pytest.raises(pactrain.InvalidArgument, match="kind is 'keep'"):
         attached.session.set_masks({"2.weight": torch.eye(8)}, kind="keep")
@@ -197,7 +197,7 @@ def test_a_state_keeps_the_kind(attach):
     assert state["frozen"] == ["2.weight"]
     model = small_net(4)
     second = attach(model, state=state)
-    assert registry.is_frozen(model[2].weight)
+    assert registry.of(model[2].weight).frozen
     assert second.session.state_dict()["frozen"] == ["2.weight"]
 
 
@@ -209,7 +209,7 @@ def test_a_state_of_the_first_version_has_zeroed_weights(attach):
     again = small_net()
     again.load_state_dict(model.state_dict())
     attach(again, state=state)
-    assert not registry.is_frozen(again[2].weight)
+    assert not registry.of(again[2].weight).frozen
 
 
 def test_a_state_from_before_the_masks_were_in_force_zeroes_no_frozen_weight(attach):

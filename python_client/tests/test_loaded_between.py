@@ -122,7 +122,7 @@ def test_what_an_optimizer_moves_between_its_passes_is_no_copy(attach, one, sear
     by_data(model, {n: 9 * v for n, v in dense().items()})
     with pytest.raises(pactrain.PacTrainError, match="by hand"):
         optimizer.step(closure)
-    assert registry.is_loaded(model[2].weight)
+    assert registry.of(model[2].weight).loaded
 
 
 def in_two_steps(attach, one):

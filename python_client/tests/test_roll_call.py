@@ -6,9 +6,9 @@ import pytest
 import torch.distributed as dist
 
 import pactrain
-from pactrain import board, roll_call
+from pactrain import board, meeting
 from pactrain.board import Board
-from pactrain.roll_call import Answer
+from pactrain.meeting import Answer, call_roll
 
 
 def call(answers, ranks=None, timeout=60.0):
@@ -19,7 +19,7 @@ def call(answers, ranks=None, timeout=60.0):
     def run(rank):
         note = Board(store, "test", timeout)
         try:
-            roll_call.call_roll(note, rank, len(answers), answers[rank], said.append)
+            call_roll(note, rank, len(answers), answers[rank], said.append)
         except pactrain.PacTrainError as error:
             return error
         return None
@@ -74,10 +74,10 @@ def test_ranks_that_do_not_come_are_named(monkeypatch):
     assert isinstance(errors[1], pactrain.CoordinatorUnavailableError)
 
 
-def test_the_roll_is_called_once_in_a_launch(attach, net, monkeypatch):
+def test_the_roll_is_called_at_each_attach(attach, net, monkeypatch):
     called = []
-    monkeypatch.setattr(roll_call, "_fitting", set())
-    monkeypatch.setattr(roll_call, "call_roll", lambda *given: called.append(given[3]))
+    monkeypatch.setattr(meeting, "call_roll", lambda *given: called.append(given[3]))
     attach(net).session.close()
     attach(type(net)(*net)).session.close()
-    assert called == [Answer("unit", "unix:/run/agent.sock")]
+    # And nothing is compared where ranks meet after the attach to the agents.
+    assert called == [Answer("unit", "unix:/run/agent.sock"), Answer("", "")] * 2

@@ -53,14 +53,6 @@ class Settings:
         return "".join(f"{name} {value}\n" for name, value in items.items())
 
 
-@dataclass(frozen=True)
-class Agreed:
-    """`masks` is None if all ranks had the same set already."""
-
-    masks: Declared | None
-    settle_steps: int
-
-
 def record_words(world_size: int) -> int:
     """Words of the first exchange, for the size of the slot."""
     return world_size * (len(fields(Settings)) + _SETTLE_WORDS)
@@ -109,50 +101,45 @@ def named_bits(table: ParameterTable, bits: words.Words) -> frozenset[str]:
 
 
 def agree(
-    native: NativeSession,
-    table: ParameterTable,
-    mine: MaskSet,
-    settings: Settings,
-    rank: int,
-    world_size: int,
-) -> Agreed:
-    """Returns what all ranks use from now on.
+    native: NativeSession, table: ParameterTable, mine: MaskSet, settings: Settings
+) -> tuple[Declared | None, int]:
+    """Returns what all ranks use from now on: masks, None if all had the same set
+    already, and settle_steps.
 
     Raises:
       RefusedError: settings differ, or masks do and sync_masks is off; on all ranks.
       PacTrainError: the exchange failed.
     """
-    all_settings, digests = _gather(native, mine, settings, rank, world_size)
+    all_settings, digests = _gather(native, mine, settings)
     _check_settings(all_settings)
     settle_steps = all_settings[0].settle_steps
     if settings.settle_steps != settle_steps:
         logger.warning(
             "rank %d: settle=%d was replaced by rank 0's, %d",
-            rank,
+            native.rank,
             settings.settle_steps,
             settle_steps,
         )
     different = [r for r, digest in enumerate(digests) if digest != digests[0]]
     if not different:
-        return Agreed(None, settle_steps)
+        return None, settle_steps
     if not settings.sync_masks:
         raise RefusedError(
             f"Mask sets differ and sync_masks is off: rank 0 has {_text(digests[0])}, "
             f"rank {different[0]} has {_text(digests[different[0]])} (this is rank "
-            f"{rank}, with {mine}).\n"
+            f"{native.rank}, with {mine}).\n"
             "Prune all ranks alike, or attach with sync_masks=True."
         )
-    masks = broadcast(native, table, mine, rank)
-    return Agreed(masks, settle_steps)
+    return broadcast(native, table, mine), settle_steps
 
 
 def _gather(
-    native: NativeSession, mine: MaskSet, settings: Settings, rank: int, world_size: int
+    native: NativeSession, mine: MaskSet, settings: Settings
 ) -> tuple[list[Settings], list[Digest]]:
-    width = record_words(1)
+    width, world_size = record_words(1), native.world_size
     record = [*astuple(settings), *mine.digest.words()]
     sent = np.zeros((world_size, width), dtype=np.uint32)
-    sent[rank] = record
+    sent[native.rank] = record
     layout = native.digest_of(f"pactrain settings {_VERSION} {width}".encode())
     received = words.exchange(native, sent.reshape(-1), layout)
     rows: list[list[int]] = received.reshape(world_size, width).tolist()
@@ -183,11 +170,7 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
 
 
 def broadcast(
-    native: NativeSession,
-    table: ParameterTable,
-    mine: Declared,
-    rank: int,
-    failed: bool = False,
+    native: NativeSession, table: ParameterTable, mine: Declared, failed: bool = False
 ) -> Declared:
     """Rank 0's masks and kinds. All ranks call it after the same step.
 
@@ -196,8 +179,8 @@ def broadcast(
       PacTrainError: a rank called it with `failed`, or the exchange failed; on all.
     """
     ranks = torch.arange(native.world_size)
-    failures = _bits((ranks == rank) & failed)
-    packed = pack_masks(table, mine if rank == 0 else None)
+    failures = _bits((ranks == native.rank) & failed)
+    packed = pack_masks(table, mine if native.rank == 0 else None)
     layout = native.digest_of(
         b"pactrain masks" + table.digest(native.digest_of).to_bytes()
     )

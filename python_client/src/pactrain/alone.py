@@ -31,7 +31,7 @@ from .zeros import load_pruned
 logger = logging.getLogger("pactrain")
 
 
-class AloneSession(NullSession):
+class AloneSession(NullSession, optimizer_hook.StepWatcher):
     """What attach() returns in a world of one for a model without a wrapper.
 
     Masks act as in a job of one rank, from the start: gradients outside them are zero,
@@ -88,14 +88,12 @@ class AloneSession(NullSession):
         self._own()
         self._outsiders = self._watched_loads()
         optimizer_hook.watch(self)
-        optimizer_hook.watch_before(self)
-        optimizer_hook.watch_passes(self)
         alone.add(self)
 
     def _own(self) -> None:
         for name, parameter in self._table:
-            if registry.owner(parameter) is not self:
-                registry.attach(parameter, self)
+            if registry.of(parameter).owner is not self:
+                registry.of(parameter).owner = self
                 self._hooks.append(
                     parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
                 )
@@ -149,12 +147,12 @@ class AloneSession(NullSession):
         before.notice_copies(in_pass=True)
         for parameter in self._resting:
             if parameter.requires_grad:
-                registry.mark_loaded(parameter)
+                registry.of(parameter).loaded = True
         old, self._table = self._table, ParameterTable(self._module)
         there = {id(parameter) for _, parameter in self._table}
         for _, parameter in old:
             if id(parameter) not in there:
-                registry.detach(parameter)
+                registry.of(parameter).owner = None
         keeps_zeros = self._source.keeps_zeros
         self._source = MaskSource(self._module, self._table)
         self._source.keeps_zeros = keeps_zeros
@@ -172,7 +170,7 @@ class AloneSession(NullSession):
         self._own()
         self._read_masks()
         log_unmasked(self._table, self._masks, rank=0)
-        news = any(registry.is_loaded(parameter) for _, parameter in self._table)
+        news = any(registry.of(parameter).loaded for _, parameter in self._table)
         self._weights.loaded = self._weights.loaded or news
 
     def _watched_loads(self) -> Outsiders:
@@ -198,7 +196,7 @@ class AloneSession(NullSession):
         """As MaskKeeper.check_step()."""
         if self._outsiders.unknown_in(optimizer):
             self._take_parameters()
-        self._weights.check_step(optimizer)
+        self._weights.before_step(optimizer)
         if self._weights.will_move_loaded(optimizer):
             self._before_step()
 
@@ -327,14 +325,12 @@ class AloneSession(NullSession):
         finally:
             alone.discard(self)
             optimizer_hook.unwatch(self)
-            optimizer_hook.unwatch_before(self)
-            optimizer_hook.unwatch_passes(self)
             self._outsiders.close()
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
             for _, parameter in self._table:
-                registry.detach(parameter)
+                registry.of(parameter).owner = None
 
     def _finish(self) -> None:
         self._weights.notice_copies(takes_frozen=False)
@@ -371,7 +367,7 @@ class AloneSession(NullSession):
         self._weights.loaded = True
 
 
-class _Farewell:
+class _Farewell(optimizer_hook.StepWatcher):
     """Says once that training goes on where masks act no more."""
 
     def __init__(self, table: ParameterTable) -> None:
@@ -381,7 +377,7 @@ class _Farewell:
 
     def watch(self) -> None:
         _farewells.add(self)
-        optimizer_hook.watch_before(self)
+        optimizer_hook.watch(self)
 
     def check_step(self, optimizer: Optimizer) -> None:
         moved = [
@@ -391,9 +387,9 @@ class _Farewell:
         ]
         if not moved:
             return
-        optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch(self)
         _farewells.discard(self)
-        if any(registry.owner(parameter) is None for parameter in moved):
+        if any(registry.of(parameter).owner is None for parameter in moved):
             logger.warning(
                 "training goes on after close(): masks act no more, and zeros come "
                 "back. Call close() after the last step, or attach the model anew"

@@ -47,12 +47,11 @@ from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import make_mask_set, registry
-from .meeting import Meeting
+from .meeting import Answer, Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
 from .parameters import ParameterTable, some_of
-from .roll_call import call_roll_once
 from .session import Session, clear_all_gradients, sessions
 from .shared import Shared
 from .tracking import TrackedSource, TrackingKeeper
@@ -139,7 +138,7 @@ def attach(
             )
         return single
     meeting = Meeting.of(ddp)
-    with meeting.prepare():
+    with meeting.prepare(lambda: Answer(config.job, config.agent)):
         check_model(ddp, [session.ddp for session in sessions])
         config = _config(
             ddp,
@@ -327,7 +326,6 @@ def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachCon
     token = launch_token(store, dist.get_global_rank(group, 0), config.rank)
     ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     launch = f"{token}/{ranks}"
-    call_roll_once(store, config, launch)
     if not config.agent:
         agent = embedded_agent(store, config, launch)
         config = replace(config, agent=agent, embedded=True)
@@ -441,17 +439,12 @@ def _settings(parts: Parts) -> agreement.Settings:
 
 def _agree(parts: Parts) -> None:
     native, keeper = parts.native, parts.keeper
-    agreed = agreement.agree(
-        native,
-        parts.table,
-        keeper.current,
-        _settings(parts),
-        native.rank,
-        native.world_size,
+    masks, settle_steps = agreement.agree(
+        native, parts.table, keeper.current, _settings(parts)
     )
-    if agreed.masks is not None:
+    if masks is not None:
         before = keeper.current
-        keeper.adopt(agreed.masks)
+        keeper.adopt(masks)
         if before.digest != keeper.current.digest:
             logger.warning(
                 "rank %d: masks %s were replaced by rank 0's, %s",
@@ -459,7 +452,7 @@ def _agree(parts: Parts) -> None:
                 before,
                 keeper.current,
             )
-    keeper.settle_steps = agreed.settle_steps
+    keeper.settle_steps = settle_steps
 
 
 def _send_first_state(parts: Parts, slot_bytes: int) -> None:

@@ -51,7 +51,7 @@ class _Copy:
         if source is None or copied is None:
             return None
         has_own = registry.get(copied) is not self._mine
-        if has_own or registry.owner(copied) is not None:
+        if has_own or registry.of(copied).owner is not None:
             return None
         follows = self._news is not None and self._is_average(copied)
         if follows:

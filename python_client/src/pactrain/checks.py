@@ -61,7 +61,7 @@ def check_shared(module: nn.Module) -> None:
     """Raises RefusedError if another model that is attached has some parameters, too:
     each of the two would exchange their gradients, and mask them."""
     named = module.named_parameters()
-    shared = [name for name, p in named if registry.owner(p) is not None]
+    shared = [name for name, p in named if registry.of(p).owner is not None]
     if shared:
         raise RefusedError(
             f"{some_of(shared)}: these parameters belong to another model that is "

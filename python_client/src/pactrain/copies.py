@@ -47,7 +47,7 @@ def _note_loaded(part: nn.Module, keys: object) -> None:
     averages.catch_up(part.parameters(recurse=False))
     for parameter in part.parameters(recurse=False):
         if registry.get(parameter) is not None:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
 
 
 class _Carrier:
@@ -90,7 +90,7 @@ def _masks_of(module: nn.Module | None) -> list[_Entry]:
     parameters = [] if module is None else list(module.parameters())
     averages.catch_up(parameters)
     return [
-        (parameter, mask, registry.is_frozen(parameter))
+        (parameter, mask, registry.of(parameter).frozen)
         for parameter in parameters
         if (mask := registry.get(parameter)) is not None
     ]

@@ -7,13 +7,12 @@ lost. When every step does, masks save nothing, and the script may want to know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from . import storage
 from .effective_weights import EffectiveWeights
-from .layout import StepLayout
+from .layout import BucketLayout, masks_in
 from .masks import MaskSet
 from .parameters import ParameterTable, some_of
 
@@ -26,22 +25,27 @@ class DenseSteps:
     """Not thread-safe: told of each committed step."""
 
     def __init__(self, module: nn.Module, table: ParameterTable) -> None:
-        self._parameters = list(table)
+        self._table = table
         self._weights = EffectiveWeights(module, table)
         self._names: list[str] = []
         self._used_by: list[str] = []  # Those with something that may use them.
         self._in_a_row = 0
 
     def add(
-        self, masks: MaskSet, layout: StepLayout, buffers: Sequence[Tensor], rank: int
+        self,
+        masks: MaskSet,
+        layouts: Sequence[BucketLayout],
+        buffers: Sequence[Tensor],
+        rank: int,
     ) -> None:
         """A dense step, though these masks were in force and nobody wants others."""
         self._in_a_row += 1
         if self._in_a_row < _MANY or self._names:
             return
-        outside = dict(self._outside(masks, layout, buffers))
-        self._names = list(outside)
-        self._used_by = [n for n, i in outside.items() if not self._weights.is_alone(i)]
+        names = self._table.names
+        outside = self._outside(masks, layouts, buffers)
+        self._names = [names[i] for i in outside]
+        self._used_by = [names[i] for i in outside if not self._weights.is_alone(i)]
         if self._names:
             level = logging.WARNING if rank == 0 else logging.DEBUG
             logger.log(level, "%s", self._text())
@@ -77,16 +81,15 @@ class DenseSteps:
         )
 
     def _outside(
-        self, masks: MaskSet, layout: StepLayout, buffers: Sequence[Tensor]
-    ) -> Iterator[tuple[str, int]]:
-        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
-            first = 0
-            for index in bucket.parameters:
-                name, parameter = self._parameters[index]
-                piece = buffer[first : first + parameter.numel()]
-                first += parameter.numel()
-                mask = masks.masks.get(name)
-                if mask is None:
-                    continue
-                if bool(((piece != 0) & ~storage.flatten(mask, parameter)).any()):
-                    yield name, index
+        self,
+        masks: MaskSet,
+        layouts: Sequence[BucketLayout],
+        buffers: Sequence[Tensor],
+    ) -> list[int]:
+        """The indices of parameters with such gradients."""
+        return [
+            index
+            for bucket, buffer in zip(layouts, buffers, strict=True)
+            for index, place, mask in masks_in(bucket, self._table, masks)
+            if bool(((buffer[place] != 0) & ~mask).any())
+        ]

@@ -111,7 +111,7 @@ class Differences:
             for kind, items in named.items()
         }
         place = {"generation": str(native.generation), "step": str(native.next_step)}
-        loaded = str(self._keeper.has_new_weights)
+        loaded = str(self._keeper.weights.loaded)  # Since the last step.
         board.write(str(native.rank), {**digests, **place, "loaded": loaded})
 
     def _compared_at_end(self, board: Board, notes: Sequence[Mapping[str, str]]) -> str:

@@ -29,11 +29,10 @@ from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .mask_choice import Masks, uses_gse
-from .meeting import Meeting, telling_agents
+from .meeting import Answer, Meeting, telling_agents
 from .membership import WorldNow
 from .onset import onset_from
 from .parameters import ParameterTable
-from .roll_call import call_roll_once
 from .session import sessions
 from .shared import Stateful
 from .world import World, init, wants_to_replace
@@ -132,7 +131,7 @@ class DistributedDataParallel(nn.Module):
         with (
             telling_agents(config, free_index())
             if meeting is None
-            else meeting.prepare()
+            else meeting.prepare(lambda: Answer(config.job, config.agent))
         ):
             if wrong is not None:
                 raise wrong
@@ -421,7 +420,6 @@ def _with_agent(
         return config.with_launch_token(os.environ, token)
     store = meeting.store
     token = launch_token(store, 0, config.rank)
-    call_roll_once(store, config, token)
     if not config.agent:
         agent = embedded_agent(store, config, token)
         config = dataclasses.replace(config, agent=agent, embedded=True)

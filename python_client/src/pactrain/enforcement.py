@@ -77,8 +77,9 @@ class Enforcement:
 
     def __init__(self, table: ParameterTable) -> None:
         self._table = table
-        self._agreed: MaskSet | None = None
-        self._values: dict[str, Tensor] = {}
+        # The masks that the values of frozen weights were taken for.
+        self.agreed: MaskSet | None = None
+        self.values: Mapping[str, Tensor] = {}  # Of frozen parameters, by name.
         self._entries: dict[int, _Entry] = {}  # By id of the parameter.
         # And whose state that was: load_state_dict() makes another.
         self._cleaned: WeakKeyDictionary[Optimizer, object] = WeakKeyDictionary()
@@ -89,31 +90,21 @@ class Enforcement:
 
         Weights that were frozen by the same mask stay where they were: others' masks
         may be new, as a checkpoint's, and until these act frozen weights train, too."""
-        before = self._agreed
+        before = self.agreed
         if before is None or before.digest != masks.digest:
-            self._agreed = masks
+            self.agreed = masks
             self.take_values([n for n in masks.frozen if not _held(before, masks, n)])
 
     def take_values(self, names: Collection[str] | None = None) -> None:
         """Frozen weights stay where they are now. None: all of them."""
-        frozen = frozenset() if self._agreed is None else self._agreed.frozen
-        before = {} if names is None else self._values
+        frozen = frozenset() if self.agreed is None else self.agreed.frozen
+        before = {} if names is None else self.values
         with torch.no_grad():
-            self._values = {
+            self.values = {
                 n: p.clone() if names is None or n in names else before[n]
                 for n, p in self._table
                 if n in frozen
             }
-
-    @property
-    def agreed(self) -> MaskSet | None:
-        """The masks that the values of frozen weights were taken for."""
-        return self._agreed
-
-    @property
-    def values(self) -> Mapping[str, Tensor]:
-        """Of frozen parameters, by name."""
-        return self._values
 
     def resume(
         self,
@@ -126,8 +117,8 @@ class Enforcement:
         self._entries = {}
         if active is not None:
             self.activate(active)
-        self._agreed = agreed
-        self._values = dict(values)
+        self.agreed = agreed
+        self.values = dict(values)
         self._cleaned = WeakKeyDictionary({o: o.state for o in optimizers})
 
     def activate(self, masks: MaskSet) -> None:
@@ -207,7 +198,7 @@ class Enforcement:
         # Not a change that autograd has to hear of: a graph that is kept goes on.
         weights = entry.parameter.data
         if entry.frozen:
-            torch.where(entry.mask, weights, self._values[entry.name], out=weights)
+            torch.where(entry.mask, weights, self.values[entry.name], out=weights)
         else:
             storage.zero_outside(weights, entry.mask)
 
@@ -262,7 +253,7 @@ class Enforcement:
         found = found if places is None else torch.take(found, places)
         if not entry.frozen:
             return found != 0
-        wanted = self._values[entry.name]
+        wanted = self.values[entry.name]
         wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
 
@@ -274,7 +265,7 @@ def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
     return mask.device == now.device and torch.equal(mask, now)  # Else it was moved.
 
 
-def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
+def zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
     """Name, weights and mask of what has to be zero outside its mask."""
     left_alone = masks.unenforced | masks.frozen
     return [
@@ -287,7 +278,7 @@ def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Te
 def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes the weights outside their masks, except frozen ones."""
     with torch.no_grad():
-        for _, parameter, mask in _zeroed(table, masks):
+        for _, parameter, mask in zeroed(table, masks):
             storage.zero_outside(parameter, mask)
 
 
@@ -323,8 +314,8 @@ class Refitted:
 def zero_unfit(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes what is outside the masks of weights that were loaded and are not to be
     lost, unless they fit others: the script asks for it."""
-    for _, parameter, mask in _zeroed(table, masks):
-        if registry.is_loaded(parameter) and refit(parameter, mask) is None:
+    for _, parameter, mask in zeroed(table, masks):
+        if registry.of(parameter).loaded and refit(parameter, mask) is None:
             storage.zero_outside(parameter, mask)
             registry.clear_loaded(parameter)
 
@@ -380,8 +371,8 @@ def _refitted(
     unfit: list[tuple[str, int]] = []
     since = _pruned_since(table, masks)
     others.update(since)
-    for name, parameter, mask in _zeroed(table, masks):
-        loaded = registry.is_loaded(parameter)
+    for name, parameter, mask in zeroed(table, masks):
+        loaded = registry.of(parameter).loaded
         if name in since or (only_loaded and not loaded):
             continue
         fitting = refit(parameter, mask, loaded and origin != "state" and not given)
@@ -389,7 +380,7 @@ def _refitted(
             continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
-            registry.mark_loaded(parameter)  # prune() has to begin anew.
+            registry.of(parameter).loaded = True  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting
             (more if bool((fitting <= mask).all()) else elsewhere).append(name)

@@ -347,12 +347,11 @@ class StepEngine:
         self._log_change(self.course.add(result))
         self._committed += 1
         try:
-            layout = self._layouts.step(step.layouts)
             # FULL, and TERNARY without a mask set.
             whole = result.submitted_elements == result.elements
             if (whole or result.mode == Mode.FULL) and not result.dense:
-                self._keeper.mask_gradients(layout, step.buffers)
-            self._keeper.note_dense(result.dense, layout, step.buffers)
+                self._keeper.mask_gradients(step.layouts, step.buffers)
+            self._keeper.note_dense(result.dense, step.layouts, step.buffers)
             self._keeper.committed(result.next)
             self._say_if_missed(result.next)
             interval = self._config.buffer_sync_interval

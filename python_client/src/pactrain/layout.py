@@ -32,14 +32,6 @@ class BucketLayout:
     digest: Digest
 
 
-@dataclass(frozen=True)
-class StepLayout:
-    """The buckets of one step, in order."""
-
-    buckets: tuple[BucketLayout, ...]
-    digest: Digest
-
-
 class LayoutCache:
     """Layouts of the buckets seen so far, so that a step computes none anew."""
 
@@ -49,7 +41,6 @@ class LayoutCache:
         # The order of a bucket's elements: DDP's is that of when the model was wrapped.
         self._strides = {id(p): storage.bucket_strides(p) for _, p in table}
         self._buckets: dict[tuple[object, ...], BucketLayout] = {}
-        self._steps: dict[tuple[Digest, ...], StepLayout] = {}
 
     def bucket(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
         """The layout of these parameters.
@@ -81,14 +72,6 @@ class LayoutCache:
                 "wrap and attach the model anew."
             )
 
-    def step(self, buckets: Sequence[BucketLayout]) -> StepLayout:
-        key = tuple(bucket.digest for bucket in buckets)
-        layout = self._steps.get(key)
-        if layout is None:
-            digest = self._digest_of(b"".join(digest.to_bytes() for digest in key))
-            layout = self._steps[key] = StepLayout(tuple(buckets), digest)
-        return layout
-
     def _make(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
         indices = tuple(self._table.index_of(parameter) for parameter in parameters)
         names = self._table.names
@@ -102,9 +85,9 @@ class LayoutCache:
 
 def masks_in(
     bucket: BucketLayout, table: ParameterTable, masks: MaskSet
-) -> Iterator[tuple[slice, Tensor]]:
-    """The masks of the bucket's parameters that have one, 1-D and in the order of the
-    bucket, each with its place there."""
+) -> Iterator[tuple[int, slice, Tensor]]:
+    """The bucket's parameters that have a mask: the index of each, its place in the
+    bucket and its mask, 1-D and in the order of the bucket."""
     entries = list(table)
     first = 0
     for index in bucket.parameters:
@@ -112,7 +95,7 @@ def masks_in(
         end = first + parameter.numel()
         mask = masks.masks.get(name)
         if mask is not None:
-            yield slice(first, end), storage.flatten(mask, parameter)
+            yield index, slice(first, end), storage.flatten(mask, parameter)
         first = end
 
 
@@ -123,7 +106,7 @@ def bucket_bits(
     element, since gradients and the memory of FULL steps are there, too."""
     bits = np.full(-(-bucket.elements // 8), 255, dtype=np.uint8)
     bits[bits.size - 1 :] >>= -bucket.elements % 8
-    for place, mask in masks_in(bucket, table, masks):
+    for _, place, mask in masks_in(bucket, table, masks):
         first = place.start
         for piece in torch.split(mask.cpu(), _PIECE):
             _clear(bits, first, piece)

@@ -40,7 +40,7 @@ class Exchanged(NamedTuple):
     steps: int
 
 
-class LoneGradients:
+class LoneGradients(optimizer_hook.StepWatcher):
     """Of one attached model. A gradient is everybody's once a step was exchanged after
     it came; what a script puts in `grad` itself is its own business.
 
@@ -70,11 +70,9 @@ class LoneGradients:
             self._handles.append(
                 parameter.register_post_accumulate_grad_hook(self._come)  # type: ignore[no-untyped-call]
             )
-        optimizer_hook.watch_before(self)
         optimizer_hook.watch(self)
 
     def close(self) -> None:
-        optimizer_hook.unwatch_before(self)
         optimizer_hook.unwatch(self)
         for handle in self._handles:
             handle.remove()

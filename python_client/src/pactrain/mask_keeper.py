@@ -18,26 +18,26 @@ from torch.optim import Optimizer
 
 from . import agreement, mask_transfer, storage, words
 from ._library import NativeSession
-from .bucket_bits import BucketBits
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
-from .known_masks import KnownMasks
-from .layout import BucketLayout, StepLayout, masks_in
+from .layout import BucketLayout, bucket_bits, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
 from .masks import Declared, MaskSet, make_mask_set
+from .optimizer_hook import StepWatcher
 from .parameters import ParameterTable, plain_name
 from .types import NO_DIGEST, Decision, Digest
 from .weight_keeper import WeightKeeper
 
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
+_MOST_KNOWN = 4  # Mask sets: as many as the trainer library holds.
 UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
 
 
-class MaskKeeper:
+class MaskKeeper(StepWatcher):
     """Not thread-safe: called between steps, by the hook or by the waiter."""
 
     def __init__(
@@ -57,17 +57,21 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self.weights = WeightKeeper(source.module, table, gse)
         self.dense_steps = DenseSteps(source.module, table)
-        self._known = KnownMasks([self.current])
+        # What a decision may name: what this rank voted for lately, the oldest first.
+        self._known: dict[Digest, MaskSet] = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
         self._in_force = NO_DIGEST  # Its masks.
-        self._bits = BucketBits(table, native)
+        # By index of a bucket: the masks and the layout whose bits the library has.
+        # Buckets are known only when they come: DDP rebuilds its own after some steps.
+        self._given: dict[int, tuple[Digest, Digest]] = {}
+        self._gave_bits = False  # In this step.
         self._acting = b""  # What seen() said when masks changed last.
         self._has_news = False  # And ranks have not been compared since.
         self._inside = True
         self._newer = False  # Weights are newer than any masks but those wanted.
-        self._steps = 0
+        self.steps = 0  # Committed ones of this session.
         self._changed_after = 0  # Steps of this session.
         self._told = (0, NO_DIGEST)  # Whose keep was told: generation, mask set.
         # What is to be said of ranks that did not end alike.
@@ -111,11 +115,6 @@ class MaskKeeper:
         return self._steps_unchanged
 
     @property
-    def steps(self) -> int:
-        """Committed ones of this session."""
-        return self._steps
-
-    @property
     def last_change(self) -> int:
         """The step of this session after which the masks changed last; 0: before."""
         return self._changed_after
@@ -151,11 +150,6 @@ class MaskKeeper:
             if place not in seen:
                 seen[place] = self._text_of(mask)
         return seen
-
-    @property
-    def has_new_weights(self) -> bool:
-        """Some were loaded since the last step."""
-        return self.weights.loaded
 
     def news(self, always: bool) -> Digest | None:
         """Of the same masks, if some have changed since the last committed step or,
@@ -214,7 +208,7 @@ class MaskKeeper:
         self.weights.warn(self._native.rank)
         copied, self.weights.to_compare = self.weights.to_compare, False
         if not self._take_news() and (
-            self.weights.is_due or self._steps % _CHECK_STEPS == 0
+            self.weights.enforced.is_due or self.steps % _CHECK_STEPS == 0
         ):
             self.weights.check_enforced()
         return copied
@@ -226,7 +220,7 @@ class MaskKeeper:
         Raises:
           PacTrainError: as check_weights().
         """
-        self.weights.check_step(optimizer)
+        self.weights.before_step(optimizer)
         if self.weights.will_move_loaded(optimizer):
             self._take_news()
 
@@ -246,13 +240,13 @@ class MaskKeeper:
             return True
         return False
 
-    def sync(self, rank: int, failed: bool = False) -> None:
+    def sync(self, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
 
         Raises: as agreement.broadcast(), on all ranks; masks are as before.
         """
         mine = self._source.read()
-        received = agreement.broadcast(self._native, self._table, mine, rank, failed)
+        received = agreement.broadcast(self._native, self._table, mine, failed)
         self.obey(self._native.decision)
         self.adopt(received)
 
@@ -266,7 +260,7 @@ class MaskKeeper:
     def _enforce_others(self, masks: MaskSet) -> None:
         """The same masks, but others are torch's to enforce."""
         self.current = masks
-        self._known.replace(masks)
+        self._known[masks.digest] = masks
         if self.active is not None and self._is_active(masks.digest):
             self.active = masks
             self.weights.activate(masks)
@@ -283,7 +277,7 @@ class MaskKeeper:
         """
         self.weights.origin = origin
         self._look_at_buffers()
-        self.weights.agree(self.current)
+        self.weights.enforced.agree(self.current)
         if origin == "state":
             self.weights.tolerate(self.current)
             self.weights.mark_all_loaded()
@@ -298,7 +292,7 @@ class MaskKeeper:
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._bits.forget()
+        self._given.clear()
         self._steps_unchanged = 0
         self._has_news = False  # All have the donor's masks.
         self._version = -1
@@ -311,11 +305,12 @@ class MaskKeeper:
     def transfer(self) -> tuple[words.Words, list[Tensor]]:
         """For a rank that comes later: what is wanted, and how far it is agreed on;
         and the values of frozen weights."""
+        enforced = self.weights.enforced
         given = Transfer(
-            *(self.wanted(), self.active, self.weights.agreed, self.settle_steps),
+            *(self.wanted(), self.active, enforced.agreed, self.settle_steps),
             *(self.weights.tolerate_outside, self._newer),
         )
-        values = self.weights.values
+        values = enforced.values
         ordered = [values[name] for name in self._table.names if name in values]
         return mask_transfer.pack(self._table, given), ordered
 
@@ -342,9 +337,8 @@ class MaskKeeper:
         self._look_at_buffers()
         self.current = self._read()
         self.active = taken.active
-        self._known = KnownMasks(
-            masks for masks in (self.active, self.current) if masks is not None
-        )
+        known = (masks for masks in (self.active, self.current) if masks is not None)
+        self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
         self.settle_steps = taken.settle_steps
         names = [name for name in self._table.names if name in taken.frozen]
@@ -357,12 +351,12 @@ class MaskKeeper:
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
-        self._known.add(masks, self.active)
+        self._add_known(masks)
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
         self._set_newer(self._newer)
         self.weights.follow(masks)
-        self._changed_after = self._steps
+        self._changed_after = self.steps
         if self.active and not masks:
             self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
@@ -384,10 +378,12 @@ class MaskKeeper:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
         self._has_news = False
-        self._steps += 1
+        self.steps += 1
         self.weights.step_committed()
         self._count_step()
-        self._bits.step_ended()
+        if self._gave_bits:
+            self._gave_bits = False
+            storage.give_back_memory()
 
     def _count_step(self) -> None:
         self._steps_unchanged += 1
@@ -411,21 +407,30 @@ class MaskKeeper:
             )
 
     def note_dense(
-        self, dense: bool, layout: StepLayout, buffers: Sequence[Tensor]
+        self, dense: bool, layouts: Sequence[BucketLayout], buffers: Sequence[Tensor]
     ) -> None:
         """After a committed step, before committed(): whether all was sent although
         masks are in force."""
         if dense and not self._gse and self.active and self.settled:
             rank = self._native.rank
-            self.dense_steps.add(self.active, layout, buffers, rank)
+            self.dense_steps.add(self.active, layouts, buffers, rank)
         else:
             self.dense_steps.add_other()
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force."""
-        masks = self._known.find(self._in_force)
-        if self._in_force and masks is not None:
-            self._bits.give(index, layout, masks)
+        masks = self._known.get(self._in_force)
+        if not self._in_force or masks is None:
+            return
+        key = (masks.digest, layout.digest)
+        if self._given.get(index) == key:
+            return
+        bits = bucket_bits(layout, self._table, masks)
+        self._native.set_masks(
+            masks.digest, index, [layout.digest], [layout.elements], [bits]
+        )
+        self._given[index] = key
+        self._gave_bits = True
 
     def _vote(self) -> None:
         self._native.vote(
@@ -459,23 +464,42 @@ class MaskKeeper:
         self._in_force = decision.mask_digest
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
-        masks = self._known.find(decision.mask_digest)
+        masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
-        self._known.forget_before(masks, self.current)
+        self._forget_before(masks)
         self.weights.activate(masks)
         self._inside = self.current.is_inside(masks)
         self._set_newer(self._newer and not self._inside)
         self.weights.follow(self.current)
         logger.info("masks %s are in force", masks)
 
-    def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
+    def _add_known(self, masks: MaskSet) -> None:
+        """The newest one; those in force, and this one, are not forgotten."""
+        self._known.pop(masks.digest, None)
+        self._known[masks.digest] = masks
+        held = None if self.active is None else self.active.digest
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(d for d in self._known if d != held)]
+
+    def _forget_before(self, masks: MaskSet) -> None:
+        """A later decision names none of the sets voted for before this one: whoever
+        wants one back votes for it anew."""
+        for digest in list(self._known):
+            if digest == masks.digest:
+                break
+            if digest != self.current.digest:
+                del self._known[digest]
+
+    def mask_gradients(
+        self, layouts: Sequence[BucketLayout], buffers: Sequence[Tensor]
+    ) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
         if not self._gse or not self.active or self.weights.suspended:
             return
-        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
-            for place, mask in masks_in(bucket, self._table, self.active):
+        for bucket, buffer in zip(layouts, buffers, strict=True):
+            for _, place, mask in masks_in(bucket, self._table, self.active):
                 storage.zero_outside(buffer[place], mask)
 
     def weights_loaded(self) -> None:

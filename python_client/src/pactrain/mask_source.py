@@ -89,7 +89,7 @@ class MaskSource:
         buffers = dict(self._buffers())
         self._keep_permanent(buffers)
         for name, parameter in self._table:
-            if name in buffers and registry.is_from_torch(parameter):
+            if name in buffers and registry.of(parameter).from_torch:
                 registry.remove(parameter)  # torch has pruned it again.
             mask = registry.get(parameter)
             if mask is not None and name in buffers:
@@ -99,7 +99,7 @@ class MaskSource:
                 )
             if mask is not None:
                 masks[name] = mask
-                if registry.is_frozen(parameter):
+                if registry.of(parameter).frozen:
                     frozen.add(name)
             elif name in buffers:
                 masks[name] = self._by_torch[name] = buffers[name] != 0
@@ -157,7 +157,7 @@ class MaskSource:
             name: mask
             for name, parameter in self._table
             if (mask := registry.get(parameter)) is not None
-            and registry.is_frozen(parameter)
+            and registry.of(parameter).frozen
             and name not in masks
         }
         self.write(Declared({**frozen, **masks}, declared.frozen | frozen.keys()))
@@ -170,19 +170,19 @@ class MaskSource:
             (name, parameter, mask)
             for name, parameter in self._table
             if (mask := registry.get(parameter)) is not None
-            and not registry.is_loaded(parameter)
+            and not registry.of(parameter).loaded
         ]
         # Frozen weights, and those that no step has masked yet, do not tell.
         untold = [
             name
             for name, parameter, mask in had
-            if (self.pending or registry.is_frozen(parameter))
+            if (self.pending or registry.of(parameter).frozen)
             and not _is(declared, name, mask)
         ]
         self.write(declared)
         for name, parameter, mask in had:
             if name not in untold and name not in declared.frozen:
-                registry.note_before_state(parameter, mask)
+                registry.of(parameter).before_state = mask
         if untold:
             logger.warning(
                 "%s: the masks of the session's state are taken, not those that were "
@@ -201,7 +201,7 @@ class MaskSource:
                     continue
                 if other.shape == mask.shape:
                     registry.set(other, mask, frozen)
-                    registry.mark_loaded(other)
+                    registry.of(other).loaded = True
                     now[name] = (ref(other), mask, frozen)
             if now or before:
                 _had[module] = now
@@ -232,7 +232,7 @@ def _masks_of(module: nn.Module) -> _Had:
     for name, parameter in module._parameters.items():
         mask = None if parameter is None else registry.get(parameter)
         if parameter is not None and mask is not None:
-            had[name] = (ref(parameter), mask, registry.is_frozen(parameter))
+            had[name] = (ref(parameter), mask, registry.of(parameter).frozen)
     return had
 
 
@@ -250,7 +250,7 @@ def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
             continue
         if found is not None and registry.get(found[1]) is not None:
             continue
-        frozen = registry.is_frozen(parameter)
+        frozen = registry.of(parameter).frozen
         fits = (
             found is not None
             and found[0] not in rewritten

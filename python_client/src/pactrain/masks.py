@@ -50,6 +50,23 @@ class Plan(Protocol):
     def shortfall(self) -> str: ...
 
 
+@dataclass
+class Entry:
+    """What is known of one parameter beside its values."""
+
+    mask: Tensor | None = None
+    frozen: bool = False  # Weights outside the mask keep their values; else are zero.
+    owner: Owner | None = None
+    # Its values are newer than its mask, until it gets another one.
+    loaded: bool = False
+    # torch.nn.utils.prune had this mask, and no other came since.
+    from_torch: bool = False
+    # The mask which its values had, and whose place a session's state has taken.
+    before_state: Tensor | None = None
+    # Some places outside its mask, and its values there before others were loaded.
+    before_load: tuple[Tensor, Tensor] | None = None
+
+
 class Registry:
     """The masks of all parameters of this process, keyed weakly by parameter.
 
@@ -61,23 +78,23 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._masks: Any = WeakIdKeyDictionary()
-        self._frozen: Any = WeakIdKeyDictionary()
-        self._owners: Any = WeakIdKeyDictionary()
-        self._loaded: Any = WeakIdKeyDictionary()
-        self._before_state: Any = WeakIdKeyDictionary()
-        self._from_torch: Any = WeakIdKeyDictionary()
-        self._before_load: Any = WeakIdKeyDictionary()
+        self._entries: Any = WeakIdKeyDictionary()
         self.plans: WeakSet[Plan] = WeakSet()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
+
+    def of(self, parameter: Tensor) -> Entry:
+        """To be read, and written to; the mask by the calls below."""
+        entry: Entry = self._entries.setdefault(parameter, Entry())
+        return entry
 
     def get(self, parameter: Tensor) -> Tensor | None:
         """Where the parameter is, also after a model was moved with its masks.
 
         None, with a warning, once its data have another shape.
         """
-        mask: Tensor | None = self._masks.get(parameter)
+        entry = self.of(parameter)
+        mask = entry.mask
         if mask is not None and mask.shape != parameter.shape:
             self.remove(parameter)
             logger.warning(
@@ -88,15 +105,11 @@ class Registry:
             )
             return None
         if mask is not None and mask.device != parameter.device:
-            mask = self._masks[parameter] = mask.to(parameter.device)
+            mask = entry.mask = mask.to(parameter.device)
         return mask
 
     def has(self, parameter: Tensor) -> bool:
-        return parameter in self._masks
-
-    def is_frozen(self, parameter: Tensor) -> bool:
-        """True if weights outside the mask keep their values; else they are zero."""
-        return parameter in self._frozen
+        return self.of(parameter).mask is not None
 
     def set(self, parameter: Tensor, mask: Tensor, frozen: bool = False) -> None:
         """Takes the mask, which is the registry's from now on.
@@ -114,85 +127,53 @@ class Registry:
         if kept.is_inference():  # Such a tensor does not say if it was written to.
             with torch.inference_mode(False):
                 kept = kept.clone()
-        before = self._masks.get(parameter)
-        if before is None or not torch.equal(before, kept):
-            self._before_state.pop(parameter, None)
-            self._from_torch.pop(parameter, None)
-        self._masks[parameter] = kept
-        self._loaded.pop(parameter, None)
-        self._before_load.pop(parameter, None)
+        entry = self.of(parameter)
+        if entry.mask is None or not torch.equal(entry.mask, kept):
+            entry.before_state, entry.from_torch = None, False
+        entry.mask, entry.frozen = kept, frozen
+        entry.loaded, entry.before_load = False, None
         self.changes += 1
-        if frozen:
-            self._frozen[parameter] = True
-        else:
-            self._frozen.pop(parameter, None)
         self.on_set(parameter)
 
     def remove(self, parameter: Tensor) -> None:
-        if self._masks.pop(parameter, None) is not None:
-            self._before_state.pop(parameter, None)
-            self._from_torch.pop(parameter, None)
-        self._loaded.pop(parameter, None)
-        self._before_load.pop(parameter, None)
+        entry = self.of(parameter)
+        if entry.mask is not None:
+            entry.before_state, entry.from_torch = None, False
+        entry.mask, entry.frozen = None, False
+        entry.loaded, entry.before_load = False, None
         self.changes += 1
-        self._frozen.pop(parameter, None)
 
     def set_from_torch(self, parameter: Tensor, mask: Tensor) -> None:
         """torch.nn.utils.prune had this mask, and may have another one later."""
         self.set(parameter, mask)
-        self._from_torch[parameter] = True
-
-    def is_from_torch(self, parameter: Tensor) -> bool:
-        """So it is, and no other mask came since."""
-        return parameter in self._from_torch
-
-    def mark_loaded(self, parameter: Tensor) -> None:
-        """Its values are newer than its mask, until it gets another one."""
-        self._loaded[parameter] = True
-
-    def is_loaded(self, parameter: Tensor) -> bool:
-        return parameter in self._loaded
+        self.of(parameter).from_torch = True
 
     def clear_loaded(self, parameter: Tensor) -> None:
         """Its mask fits its values."""
-        self._loaded.pop(parameter, None)
-        self._before_load.pop(parameter, None)
-        self._before_state.pop(parameter, None)
+        entry = self.of(parameter)
+        entry.loaded, entry.before_load, entry.before_state = False, None, None
 
     def note_before_load(self, parameter: Tensor) -> None:
         """Some weights outside its mask, before others come that may be put back."""
-        mask = self.get(parameter)
-        if mask is not None and parameter not in self._loaded:
+        mask, entry = self.get(parameter), self.of(parameter)
+        if mask is not None and not entry.loaded:
             places = storage.some_places(mask, _SAMPLE, value=False)
-            values = torch.take(parameter.detach(), places)
-            self._before_load[parameter] = (places, values)
+            entry.before_load = (places, torch.take(parameter.detach(), places))
 
     def is_as_before_load(self, parameter: Tensor) -> bool:
         """So they are, as far as was noted."""
-        places, values = self._before_load.get(parameter, (None, None))
-        if places is None:
+        noted = self.of(parameter).before_load
+        if noted is None:
             return False
+        places, values = noted
         now = torch.take(parameter.detach(), places.to(parameter.device))
         return torch.equal(now, values.to(now))
 
-    def note_before_state(self, parameter: Tensor, mask: Tensor) -> None:
-        """A session's state has taken the place of this mask, which its values had."""
-        self._before_state[parameter] = mask
-
     def before_state(self, parameter: Tensor) -> Tensor | None:
-        """What was noted so; None once another mask came, or its mask fits."""
-        mask: Tensor | None = self._before_state.get(parameter)
+        """The mask which its values had before a session's state; None once another
+        mask came, or its mask fits."""
+        mask = self.of(parameter).before_state
         return None if mask is None else mask.to(parameter.device)
-
-    def attach(self, parameter: Tensor, owner: Owner) -> None:
-        self._owners[parameter] = owner
-
-    def detach(self, parameter: Tensor) -> None:
-        self._owners.pop(parameter, None)
-
-    def owner(self, parameter: Tensor) -> Owner | None:
-        owner: Owner | None = self._owners.get(parameter)
-        return owner
 
 
 registry = Registry()

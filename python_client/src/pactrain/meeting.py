@@ -5,26 +5,39 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import roll_call
 from ._library import NativeSession, digest_of
 from .board import Board, new_board
 from .config import AttachConfig, attach_timeout_from
-from .errors import CoordinatorUnavailableError, PacTrainError
+from .errors import CoordinatorUnavailableError, PacTrainError, RefusedError
 from .types import AttachOptions
 
 _MOST_TEXT = 2000  # Characters of an error that others are told,
 _MOST_FAILURE = 200  # and in the place of a model.
 _MOST_WAIT_TO_TELL_MS = 30_000
 _MOST_WAIT_TO_BEGIN = 30.0  # Seconds: all ranks have met just before.
+_ERRORS = {e.__name__: e for e in (RefusedError, CoordinatorUnavailableError)}
 
 logger = logging.getLogger("pactrain")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank says before any of them asks an agent or starts one.
+
+    Ranks that name different jobs, or of which only some have an agent, would wait for
+    each other at different places until the time for attach() is over.
+    """
+
+    job: str
+    agent: str  # Empty: attach() is to start one.
+    failure: str = ""  # Why this rank cannot go on.
 
 
 @dataclass(frozen=True)
@@ -51,12 +64,13 @@ class Meeting:
         return new_board(self.store, f"pactrain/{title}/{self.name}", timeout_seconds)
 
     @contextlib.contextmanager
-    def prepare(self) -> Iterator[None]:
-        """Around what each rank does alone. When it ends all ranks have done it, or all
-        raise.
+    def prepare(self, mine: Callable[[], Answer]) -> Iterator[None]:
+        """Around what each rank does alone. When it ends all ranks have done it, and
+        `mine` fits together, or all raise.
 
         Raises:
-          RefusedError: another rank failed; names it and says why.
+          RefusedError: another rank failed; names it and says why. Or ranks differ;
+            names both.
           CoordinatorUnavailableError: a rank did not come in time.
         """
         # The block may find PACTRAIN_ATTACH_TIMEOUT to be the mistake.
@@ -65,9 +79,9 @@ class Meeting:
             yield
             board = board.until(attach_timeout_from(os.environ))
         except Exception as error:
-            roll_call.tell_failure(board, self.rank, _text_of(error))
+            tell_failure(board, self.rank, _text_of(error))
             raise
-        self._meet(board)
+        self._meet(board, mine())
 
     @contextlib.contextmanager
     def begin(self, native: NativeSession) -> Iterator[None]:
@@ -83,17 +97,100 @@ class Meeting:
             yield
         except Exception as error:
             if native.is_final:  # The exchange is over, maybe since a rank has left it.
-                roll_call.raise_told(board, error)
+                raise_told(board, error)
             else:
-                roll_call.tell_failure(board, self.rank, _text_of(error))
+                tell_failure(board, self.rank, _text_of(error))
             raise
         # Of a rank that was lost meanwhile the agents tell in the first step.
         with contextlib.suppress(CoordinatorUnavailableError):
-            self._meet(board.until(_MOST_WAIT_TO_BEGIN))
+            self._meet(board.until(_MOST_WAIT_TO_BEGIN), Answer("", ""))
 
-    def _meet(self, board: Board) -> None:
-        note = asdict(roll_call.Answer("", ""))
-        roll_call.meet(board, self.rank, self.world_size, note, logger.warning)
+    def _meet(self, board: Board, mine: Answer) -> None:
+        call_roll(board, self.rank, self.world_size, mine, logger.warning)
+
+
+def call_roll(
+    board: Board,
+    rank: int,
+    world_size: int,
+    mine: Answer,
+    on_waiting: Callable[[str], None],
+) -> None:
+    """Returns at all ranks, when all are there and fit together, or raises at all.
+
+    `on_waiting` is told at rank 0 who is missing, if that takes long.
+
+    Raises:
+      RefusedError: ranks differ; names both.
+      CoordinatorUnavailableError: a rank did not come in time.
+    """
+    board.write(str(rank), asdict(mine))
+    if rank == 0:
+        error = _find_error(board, world_size, on_waiting)
+        board.write("verdict", error and [type(error).__name__, str(error)])
+    _raise(board.read("verdict", "rank 0"))
+
+
+def raise_told(board: Board, cause: Exception) -> None:
+    """Raises what a rank that goes no further has told; returns if none has."""
+    try:
+        _raise(board.look("verdict"))
+    except PacTrainError as told:
+        raise told from cause
+
+
+def _raise(verdict: list[str] | None) -> None:
+    if verdict is not None:
+        name, text = verdict
+        raise _ERRORS[name](text)
+
+
+def tell_failure(board: Board, rank: int, failure: str) -> None:
+    """By a rank that goes no further, instead of call_roll(): the others need not
+    wait."""
+    answer = Answer("", "", failure)
+    board.write(str(rank), asdict(answer))
+    error = _failed(rank, answer)
+    board.write("verdict", [type(error).__name__, str(error)])
+
+
+def _failed(rank: int, answer: Answer) -> RefusedError:
+    return RefusedError(
+        f"Rank {rank} could not attach its model, so no rank can. It says: "
+        f"{answer.failure}\nMend that at rank {rank}, and start all ranks again."
+    )
+
+
+def _find_error(
+    board: Board, world_size: int, on_waiting: Callable[[str], None]
+) -> PacTrainError | None:
+    try:
+        notes = board.read_of_all(world_size, on_waiting)
+        check_answers([Answer(**note) for note in notes])
+    except (RefusedError, CoordinatorUnavailableError) as error:
+        return error
+    return None
+
+
+def check_answers(answers: Sequence[Answer]) -> None:
+    """Raises RefusedError if ranks cannot train together; `answers` is by rank."""
+    first = answers[0]
+    for rank, answer in enumerate(answers):
+        if answer.failure:
+            raise _failed(rank, answer)
+    for rank, answer in enumerate(answers):
+        if bool(answer.agent) != bool(first.agent):
+            raise RefusedError(
+                "PACTRAIN_AGENT is not set on all ranks: rank 0 has "
+                f"{first.agent or 'none'}, rank {rank} has {answer.agent or 'none'}.\n"
+                "Set it on all ranks, or on none to have attach() start agents."
+            )
+        if answer.job != first.job:
+            raise RefusedError(
+                f"The job's name differs: rank 0 has {first.job!r}, rank {rank} has "
+                f"{answer.job!r}.\nSet PACTRAIN_JOB_ID alike on all ranks; where it is "
+                "not set, variables of the launcher name the job."
+            )
 
 
 @contextlib.contextmanager

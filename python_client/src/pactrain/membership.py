@@ -22,6 +22,7 @@ from .config import AttachConfig
 from .engine import StepEngine
 from .errors import PacTrainError, ResyncRequiredError
 from .model_state import ModelState
+from .optimizer_hook import StepWatcher
 from .shared import Blob, Shared
 from .types import Digest, DType, HeldState, OnShrink, Op, Part
 
@@ -52,7 +53,7 @@ def may_go_on(
     return _library.may_go_on(error, *state, agent_returns=not config.embedded)
 
 
-class Membership:
+class Membership(StepWatcher):
     """Keeps one model in its job. `newcomer`: it joins one that runs already.
     `settings` and `piece_bytes` are equal on all ranks.
 

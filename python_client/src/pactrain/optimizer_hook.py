@@ -32,16 +32,18 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-class Enforcer(Protocol):
-    def enforce(self, optimizer: Optimizer | None = None) -> None: ...
+class StepWatcher:
+    """Is told of each step of any optimizer, from watch() on and while it lives."""
 
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Before the step; may raise."""
 
-class Checker(Protocol):
-    def check_step(self, optimizer: Optimizer) -> None: ...
+    def pass_in_step(self, optimizer: Optimizer) -> None:
+        """Before each pass that an optimizer asks for in mid-step by the closure that
+        step() was given."""
 
-
-class PassWatcher(Protocol):
-    def pass_in_step(self, optimizer: Optimizer) -> None: ...
+    def enforce(self, optimizer: Optimizer | None = None) -> None:
+        """After the step."""
 
 
 class ForwardEnforcer(Protocol):
@@ -50,51 +52,25 @@ class ForwardEnforcer(Protocol):
     def before_forward(self) -> None: ...
 
 
-_enforcers: WeakSet[Enforcer] = WeakSet()
 # In the order in which they came: what is more special says so first.
-_checkers: WeakKeyDictionary[Checker, None] = WeakKeyDictionary()
+_watchers: WeakKeyDictionary[StepWatcher, None] = WeakKeyDictionary()
 _forwards: WeakSet[ForwardEnforcer] = WeakSet()
-_pass_watchers: WeakSet[PassWatcher] = WeakSet()
-_handle: RemovableHandle | None = None
-_handle_before: RemovableHandle | None = None
+_is_hooked = False
 
 
-def watch(enforcer: Enforcer) -> None:
-    """Calls enforcer.enforce(optimizer) after each optimizer step while it lives.
-
-    torch's global hook is used, so that it works for optimizers made before or later
-    and through GradScaler.
-    """
-    global _handle
-    if _handle is None:
-        _handle = register_optimizer_step_post_hook(_after_step)
-    _enforcers.add(enforcer)
-
-
-def unwatch(enforcer: Enforcer) -> None:
-    _enforcers.discard(enforcer)
+def watch(watcher: StepWatcher) -> None:
+    """torch's global hooks are used, so that it works for optimizers made before or
+    later and through GradScaler."""
+    global _is_hooked
+    if not _is_hooked:
+        _is_hooked = True
+        register_optimizer_step_pre_hook(_before_step)
+        register_optimizer_step_post_hook(_after_step)
+    _watchers[watcher] = None
 
 
-def watch_before(checker: Checker) -> None:
-    """Calls checker.check_step(optimizer) before each optimizer step while it lives."""
-    global _handle_before
-    if _handle_before is None:
-        _handle_before = register_optimizer_step_pre_hook(_before_step)
-    _checkers[checker] = None
-
-
-def unwatch_before(checker: Checker) -> None:
-    _checkers.pop(checker, None)
-
-
-def watch_passes(watcher: PassWatcher) -> None:
-    """Calls watcher.pass_in_step(optimizer), while it lives, before each pass that an
-    optimizer asks for in mid-step by the closure that step() was given."""
-    _pass_watchers.add(watcher)
-
-
-def unwatch_passes(watcher: PassWatcher) -> None:
-    _pass_watchers.discard(watcher)
+def unwatch(watcher: StepWatcher) -> None:
+    _watchers.pop(watcher, None)
 
 
 def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
@@ -106,14 +82,14 @@ def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
 
 @_untraced
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for enforcer in list(_enforcers):
-        enforcer.enforce(optimizer)
+    for watcher in list(_watchers):
+        watcher.enforce(optimizer)
 
 
 @_untraced
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-    for checker in list(_checkers):
-        checker.check_step(optimizer)
+    for watcher in list(_watchers):
+        watcher.check_step(optimizer)
     if callable(kwargs.get("closure")):
         return args, {**kwargs, "closure": _told(optimizer, kwargs["closure"])}
     if len(args) > 1 and callable(args[1]):  # The first one is the optimizer.
@@ -127,7 +103,7 @@ def _told(optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]
 
     def tell_and_run() -> Any:
         nonlocal has_moved
-        for watcher in list(_pass_watchers) if has_moved else ():
+        for watcher in list(_watchers) if has_moved else ():
             watcher.pass_in_step(optimizer)
         has_moved = True
         return closure()

@@ -28,7 +28,7 @@ _ASSIGN = (
 )
 
 
-class Outsiders:
+class Outsiders(optimizer_hook.StepWatcher):
     """Refuses them for one attached model: before an optimizer moves them, or when
     load_state_dict() has put them there.
 
@@ -49,7 +49,7 @@ class Outsiders:
 
     def watch(self) -> None:
         """Until close()."""
-        optimizer_hook.watch_before(self)
+        optimizer_hook.watch(self)
         self.watch_loads()
 
     def watch_loads(self) -> None:
@@ -57,7 +57,7 @@ class Outsiders:
         _watching.add(self)
 
     def close(self) -> None:
-        optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch(self)
         _watching.discard(self)
 
     def check_step(self, optimizer: Optimizer) -> None:

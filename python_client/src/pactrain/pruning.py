@@ -183,7 +183,7 @@ def prune(
             _tell_failure(model)
         raise
     chosen = pruned.chosen
-    before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
+    before = [(p, registry.get(p), registry.of(p).frozen) for _, p in chosen]
     _declare(model, pruned, options.kind)
     if method == "grasp":
         _share(model, before)
@@ -260,7 +260,7 @@ def _take_masks(
     follow(model)
     MaskSource(model, table).write_zeros(masks, options.kind)
     for _, parameter in table:
-        if registry.owner(parameter) is None:
+        if registry.of(parameter).owner is None:
             _zero_outside(parameter)
     chosen = [(name, parameter) for name, parameter in table if name in masks]
     pruned = _Pruned(chosen, [masks[name] for name, _ in chosen], {}, asked)
@@ -295,7 +295,7 @@ def _line(report: SparsityReport, pruned: _Pruned, options: PruneOptions) -> str
         f"prune: {pruned.amount:.1%} of {of} asked; {verb} are {report.pruned:,} of "
         f"the model's {report.elements:,} weights ({report.sparsity:.1%})"
     )
-    if any(registry.owner(parameter) is not None for _, parameter in pruned.chosen):
+    if any(registry.of(parameter).owner is not None for _, parameter in pruned.chosen):
         text += " when all ranks agree"
     if pruned.exempt:
         text += f". Exempt: {reasons_text(pruned.exempt)}"
@@ -419,7 +419,7 @@ def _checked(
 def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
     for (_, parameter), mask in zip(pruned.chosen, pruned.masks, strict=True):
         registry.set(parameter, mask, kind == "freeze")
-        if registry.owner(parameter) is None:
+        if registry.of(parameter).owner is None:
             _zero_outside(parameter)
     for _, parameter in ParameterTable(model):  # Those that were not chosen.
         mask_of, fitting = registry.get(parameter), refit_loaded(parameter)
@@ -432,7 +432,7 @@ def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
 
 def _zero_outside(parameter: nn.Parameter) -> None:
     mask = registry.get(parameter)
-    if mask is not None and not registry.is_frozen(parameter):
+    if mask is not None and not registry.of(parameter).frozen:
         with torch.no_grad():
             parameter.masked_fill_(~mask, 0)
 
@@ -442,7 +442,7 @@ def _owners(model: nn.Module) -> list[Owner]:
     not know which ones the others chose."""
     owners: list[Owner] = []
     for parameter in model.parameters():
-        owner = registry.owner(parameter)
+        owner = registry.of(parameter).owner
         if owner is not None and owner not in owners:
             owners.append(owner)
     return owners

@@ -235,10 +235,10 @@ class PruningSchedule:
         return self._start + min((self._changes + 1) * self._every, self._steps)
 
     def _attached(self) -> bool:
-        return any(registry.owner(p) is not None for p in self._parameters)
+        return any(registry.of(p).owner is not None for p in self._parameters)
 
     def _settled(self) -> bool:
-        owners = [registry.owner(parameter) for parameter in self._parameters]
+        owners = [registry.of(parameter).owner for parameter in self._parameters]
         return all(owner is None or owner.masks_settled for owner in owners)
 
     def _masks_are_lost(self) -> bool:

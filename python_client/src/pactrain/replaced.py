@@ -78,7 +78,7 @@ class _Watched:
             return False
         change = self._size_of(now - before)
         # Loaded: that is known, and checked later.
-        if registry.is_loaded(self.parameter) or (
+        if registry.of(self.parameter).loaded or (
             not in_pass and self._is_nothing_new(now, change)
         ):
             self._values = now
@@ -213,7 +213,7 @@ class ReplacedWeights:
             self._may_have_zeros = self._may_have_zeros or watched.has_zeros
         loaded = [watched.parameter for watched in found if not watched.frozen]
         for parameter in loaded:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
         return bool(loaded), [watched.name for watched in found if watched.frozen]
 
     def names_with_zeros(self) -> list[str]:

@@ -64,12 +64,10 @@ class Session:
         self._last_decision = parts.native.decision  # Once closed.
         self._hooks = state_hooks({parts.model.outer, *parts.model.module.modules()})
         for _, parameter in parts.table:
-            registry.attach(parameter, self)
-        self._enforcers = (parts.keeper.weights, membership)
-        for enforcer in self._enforcers:
-            optimizer_hook.watch(enforcer)
-        optimizer_hook.watch_before(parts.keeper)
-        optimizer_hook.watch_passes(parts.keeper.weights)
+            registry.of(parameter).owner = self
+        self._watchers = (parts.keeper.weights, membership, parts.keeper)
+        for watcher in self._watchers:
+            optimizer_hook.watch(watcher)
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
@@ -278,7 +276,7 @@ class Session:
         """
         self.check_declares("sync_masks()")
         with self._between_steps("sync_masks()"):
-            self._keeper.sync(self._native.rank, failed)
+            self._keeper.sync(failed)
 
     def check_declares(self, call: str) -> None:
         """Raises InvalidArgument, which names the call, if masks are tracked."""
@@ -390,16 +388,14 @@ class Session:
             logger.warning("the summary of the session failed: %r", error)
         self._closed = True
         sessions.discard(self)
-        for enforcer in self._enforcers:
-            optimizer_hook.unwatch(enforcer)
-        optimizer_hook.unwatch_before(self._keeper)
-        optimizer_hook.unwatch_passes(self._keeper.weights)
+        for watcher in self._watchers:
+            optimizer_hook.unwatch(watcher)
         self._outsiders.close()
         self._lone_gradients.close()
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
-            registry.detach(parameter)
+            registry.of(parameter).owner = None
         self.engine.end(PacTrainError(CLOSED))
         if self.engine.stop(patience):
             close_native()
@@ -450,7 +446,7 @@ class Session:
 
     def _all_loaded(self) -> None:
         for _, parameter in self._table:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
         self.weights_loaded()
 
     def weights_loaded(self) -> None:
@@ -489,14 +485,16 @@ def state_hooks(modules: Iterable[nn.Module]) -> list[RemovableHandle]:
 
 def _before_save(module: nn.Module, prefix: str, keep_vars: bool) -> None:
     # A plain function, too.
-    owners = (registry.owner(p) for p in module._parameters.values() if p is not None)
+    owners = (
+        registry.of(p).owner for p in module._parameters.values() if p is not None
+    )
     for owner in {owner for owner in owners if owner is not None}:
         owner.before_save()
 
 
 def _before_load(module: nn.Module, *arguments: object) -> None:
     for parameter in module._parameters.values():
-        if parameter is not None and registry.owner(parameter) is not None:
+        if parameter is not None and registry.of(parameter).owner is not None:
             registry.note_before_load(parameter)
 
 
@@ -504,9 +502,9 @@ def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
     outsiders.check_load(module)
     for parameter in module._parameters.values():
-        owner = None if parameter is None else registry.owner(parameter)
+        owner = None if parameter is None else registry.of(parameter).owner
         if parameter is not None and owner is not None:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
             owner.weights_loaded()
 
 

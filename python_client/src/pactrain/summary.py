@@ -12,6 +12,7 @@ from torch import nn
 
 from . import storage
 from .course import Course
+from .enforcement import zeroed
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
@@ -304,7 +305,7 @@ def weights_outside(table: ParameterTable, masks: MaskSet, why: str) -> list[str
     if not count:
         return []
     what, why = f"{count:,} weights outside the masks are not zero", why and f": {why}"
-    if any(registry.is_loaded(parameter) for _, parameter in table):
+    if any(registry.of(parameter).loaded for _, parameter in table):
         why = why or ": weights were loaded"
         return [f"{what}{why}. prune(model, ...) begins anew with them"]
     return [f"{what}{why}. pactrain.apply_masks(model) sets them to zero"]
@@ -317,9 +318,9 @@ def resting_outside(module: nn.Module) -> list[str]:
         name: storage.count((parameter.detach() != 0) & ~mask)
         for name, parameter in module.named_parameters()
         if not parameter.requires_grad
-        and registry.owner(parameter) is None
+        and registry.of(parameter).owner is None
         and (mask := registry.get(parameter)) is not None
-        and not registry.is_frozen(parameter)
+        and not registry.of(parameter).frozen
     }
     names = [name for name, count in counts.items() if count]
     if not names:
@@ -340,11 +341,9 @@ def unfinished(table: ParameterTable) -> list[str]:
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
     """Weights that should be zero and are not."""
-    left_alone = masks.unenforced | masks.frozen
     return sum(
-        storage.count((parameter.detach() != 0) & ~masks.masks[name])
-        for name, parameter in table
-        if name in masks.masks and name not in left_alone
+        storage.count((parameter.detach() != 0) & ~mask)
+        for _, parameter, mask in zeroed(table, masks)
     )
 
 

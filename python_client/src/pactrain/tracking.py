@@ -25,7 +25,7 @@ from .buffers import mask_buffers
 from .effective_weights import EffectiveWeights
 from .enforcement import Origin
 from .errors import InvalidArgument, PacTrainError
-from .layout import StepLayout
+from .layout import BucketLayout
 from .mask_keeper import UNAGREED_STEPS, MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
@@ -436,9 +436,11 @@ class TrackingKeeper(MaskKeeper):
         if inside and not self._inside:
             self._vote()
 
-    def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
+    def mask_gradients(
+        self, layouts: Sequence[BucketLayout], buffers: Sequence[Tensor]
+    ) -> None:
         if self._inside:
-            super().mask_gradients(layout, buffers)
+            super().mask_gradients(layouts, buffers)
 
     def _say_removed(self) -> None:
         """They end those in force."""
@@ -448,7 +450,7 @@ class TrackingKeeper(MaskKeeper):
 
     def check_weights(self, only_loaded: bool = False) -> None:
         """Whatever they are, they have the right masks."""
-        self.weights.take_values()
+        self.weights.enforced.take_values()
         self.weights.loaded = self.weights.copied = False
 
     def state(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .enforcement import Origin, Refitted
 from .errors import PacTrainError
 from .frozen_walks import FrozenWalks
 from .masks import MaskSet, registry
-from .optimizer_hook import parameters_of
+from .optimizer_hook import StepWatcher, parameters_of
 from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
 from .swapped import say_swapped
@@ -30,7 +30,7 @@ _UNSEEN = (
 logger = logging.getLogger("pactrain")
 
 
-class WeightKeeper:
+class WeightKeeper(StepWatcher):
     """Not thread-safe: called between steps."""
 
     def __init__(self, module: nn.Module, table: ParameterTable, gse: bool) -> None:
@@ -49,7 +49,7 @@ class WeightKeeper:
         self.suspended = False
         self._table = table
         self._gse = gse
-        self._enforced = enforcement.Enforcement(table)
+        self.enforced = enforcement.Enforcement(table)
         self._replaced = ReplacedWeights(table)
         self._captured = CapturedPasses(self._pass_was_captured)
         self._walks = FrozenWalks(table)
@@ -63,33 +63,14 @@ class WeightKeeper:
         # script's, which may round them for a pass, say, and put them back.
         self._resting: set[int] = set()
 
-    @property
-    def agreed(self) -> MaskSet | None:
-        """The masks that the values of frozen weights were taken for."""
-        return self._enforced.agreed
-
-    @property
-    def values(self) -> Mapping[str, Tensor]:
-        """Of frozen parameters, by name."""
-        return self._enforced.values
-
-    @property
-    def is_due(self) -> bool:
-        """True if weights were not masked since the last step."""
-        return self._enforced.is_due
-
-    def agree(self, masks: MaskSet) -> None:
-        """All ranks have these, maybe not in force yet."""
-        self._enforced.agree(masks)
-
     def activate(self, masks: MaskSet) -> None:
         """They are in force."""
         self._active = masks
-        self._enforced.activate(masks)
+        self.enforced.activate(masks)
         self._watch_passes()
 
     def _watch_passes(self) -> None:
-        first = self._enforced.first
+        first = self.enforced.first
         if self._gse and first is not None:
             self._captured.watch(first)
         else:
@@ -122,7 +103,7 @@ class WeightKeeper:
     ) -> None:
         """Goes on as another rank does, whose weights are there."""
         self._active = active
-        self._enforced.resume(agreed, values, active, optimizers)
+        self.enforced.resume(agreed, values, active, optimizers)
         self._watch_passes()
         self.loaded = self.copied = self.to_compare = False
 
@@ -138,7 +119,7 @@ class WeightKeeper:
 
     def _all_came(self) -> None:
         self._forward_is_due = self._seen = True
-        self._enforced.step_committed()
+        self.enforced.step_committed()
         self._replaced.gradient_came()
 
     def _pass_was_captured(self) -> None:
@@ -158,12 +139,12 @@ class WeightKeeper:
         """The same of one parameter."""
         self._forward_is_due = self._seen = True
         self._walks.step([parameter])
-        self._enforced.step_committed([parameter])
+        self.enforced.step_committed([parameter])
         self._replaced.gradient_came([parameter])
 
     def mark_all_loaded(self) -> None:
         for _, parameter in self._table:
-            registry.mark_loaded(parameter)
+            registry.of(parameter).loaded = True
         self.loaded = True
 
     def masks_come_from_state(self, in_force: bool) -> None:
@@ -186,26 +167,28 @@ class WeightKeeper:
         """
         if not self._gse:
             return []
-        loaded, frozen = self._replaced.notice(self.values, parameters, in_pass)
+        loaded, frozen = self._replaced.notice(
+            self.enforced.values, parameters, in_pass
+        )
         if loaded:
             self.loaded = self.copied = True
         self.to_compare = self.to_compare or bool(loaded or frozen)
         if not frozen or not takes_frozen:
             return frozen
-        self._enforced.take_values(frozen)
+        self.enforced.take_values(frozen)
         self._walks.held_anew(frozen)
         return []
 
-    def check_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
         """Before it moves weights, and they are masked: what was copied in since the
         backward pass began would be lost."""
-        self._resting |= self._enforced.frozen_in(optimizer)
+        self._resting |= self.enforced.frozen_in(optimizer)
         self.notice_copies(parameters_of(optimizer))
 
     def will_move_loaded(self, optimizer: Optimizer) -> bool:
         """Weights that were not checked yet, by gradients that are older."""
         return self.loaded and any(
-            parameter.grad is not None and registry.is_loaded(parameter)
+            parameter.grad is not None and registry.of(parameter).loaded
             for parameter in parameters_of(optimizer)
         )
 
@@ -259,12 +242,8 @@ class WeightKeeper:
         """Weights are as they should be, and these are their masks."""
         enforcement.log_unmasked(self._table, masks, rank)
         say_swapped(self.module, rank)
-        self.take_values()
+        self.enforced.take_values()
         self.loaded = self.copied = False
-
-    def take_values(self) -> None:
-        """Frozen weights stay where they are now."""
-        self._enforced.take_values()
 
     @property
     def _acts(self) -> bool:
@@ -280,7 +259,7 @@ class WeightKeeper:
           PacTrainError: not even that helps.
         """
         by_hand = self._moved_by_hand(parameters)
-        strays = self._enforced.sampled_outside(by_hand) if self._acts else []
+        strays = self.enforced.sampled_outside(by_hand) if self._acts else []
         again = [name for name in strays if name in self._strayed]
         self._strayed.update(strays)
         if strays and self._forward_hook is None:
@@ -310,7 +289,7 @@ class WeightKeeper:
         Without an optimizer: all weights of the model.
         """
         if self._acts:
-            self._seen = self._enforced.apply(optimizer) or self._seen
+            self._seen = self.enforced.apply(optimizer) or self._seen
         self._replaced.stepped(None if optimizer is None else parameters_of(optimizer))
 
     def before_forward(self) -> None:
@@ -321,14 +300,14 @@ class WeightKeeper:
 
     def before_save(self) -> None:
         """What is saved is masked, also where weights are changed by hand."""
-        if self._enforced.is_due:
+        if self.enforced.is_due:
             self._mask_by_hand()
 
     def _mask_by_hand(self) -> None:
         by_hand = self._moved_by_hand()
         self.notice_copies(by_hand)
         if self._acts:
-            self._enforced.put_back(by_hand)
+            self.enforced.put_back(by_hand)
         self._replaced.stepped(by_hand)
 
     def apply_masks(self, wanted: MaskSet) -> None:
@@ -337,12 +316,12 @@ class WeightKeeper:
         self._walks.put_back(self.notice_copies(takes_frozen=False))
         if self.copied:
             enforcement.zero_unfit(self._table, wanted)
-            self.copied = any(registry.is_loaded(p) for _, p in self._table)
+            self.copied = any(registry.of(p).loaded for _, p in self._table)
         self.enforce()
 
     def count_outside(self) -> int:
         """Weights outside the masks in force that are not where they belong."""
-        return self._enforced.count_outside() if self._acts else 0
+        return self.enforced.count_outside() if self._acts else 0
 
     def acts_on_all(self) -> bool:
         """False: weights outside the masks in force are changed where nobody sees it.
@@ -350,14 +329,14 @@ class WeightKeeper:
         if self._seen:
             self._acts_on_all = True
         elif self._acts:
-            self._acts_on_all = not self._enforced.sampled_unseen()
+            self._acts_on_all = not self.enforced.sampled_unseen()
         self._seen = False
         return self._acts_on_all and not self.copied
 
     def shortfalls(self) -> list[str]:
         """What is to be said of it at the end."""
         lines = self._walks.shortfalls()
-        unseen = self._enforced.changed_unseen(frozen=True) if self._acts else []
+        unseen = self.enforced.changed_unseen(frozen=True) if self._acts else []
         if unseen:
             lines.append(f"frozen weights of {some_of(unseen)} were changed {_UNSEEN}")
         return lines
@@ -366,7 +345,7 @@ class WeightKeeper:
         """Where weights that should be zero are not; empty: nothing is known of it."""
         if self.copied:
             return f"they were put there by hand, or changed {_UNSEEN}"
-        if self._acts and self._enforced.changed_unseen(frozen=False):
+        if self._acts and self.enforced.changed_unseen(frozen=False):
             return f"they were changed {_UNSEEN}"
         return ""
 
@@ -377,4 +356,4 @@ class WeightKeeper:
             self._forward_hook.remove()
         frozen = self.notice_copies(takes_frozen=False)
         if self._acts:
-            self._enforced.finish(frozen)
+            self.enforced.finish(frozen)

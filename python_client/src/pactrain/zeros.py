@@ -172,8 +172,8 @@ def refit_loaded(parameter: Tensor) -> Tensor | None:
     newer if they were loaded since.
     """
     mask = registry.get(parameter)
-    if mask is None or registry.is_frozen(parameter):
+    if mask is None or registry.of(parameter).frozen:
         return mask
-    if registry.owner(parameter) is not None and not registry.is_loaded(parameter):
+    if registry.of(parameter).owner is not None and not registry.of(parameter).loaded:
         return mask
-    return refit(parameter, mask, registry.is_loaded(parameter))
+    return refit(parameter, mask, registry.of(parameter).loaded)
