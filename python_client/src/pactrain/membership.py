@@ -240,11 +240,11 @@ class Membership:
             self._given = self._local.encode()
         else:
             part, layout = (
-                Part(todo.input, todo.words),
+                Part(todo.in_, todo.words),
                 Digest(todo.layout.hi, todo.layout.lo),
             )
             native.submit(
-                0, [part], todo.output, DType.FLOAT32, Op.XOR, layout, True, None
+                0, [part], todo.out, DType.FLOAT32, Op.XOR, layout, True, None
             )
             native.wait()
 
