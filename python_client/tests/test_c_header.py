@@ -94,6 +94,11 @@ def test_kinds_of_parameters_are_checked():
     assert plan is not _abi.Plan  # Each reading has its own.
 
 
+def test_what_is_no_field_cannot_be_set():
+    with pytest.raises(AttributeError, match="high"):
+        _abi.Digest(high=1)
+
+
 def test_names_of_other_headers_and_of_python(tmp_path):
     (tmp_path / "b.h").write_text("typedef struct {\n  int in, out;\n} pt_b;\n")
     header = read(

@@ -90,7 +90,8 @@ class Header:
                 texts = item["fields"].split(";")
                 fields = [field for text in texts for field in self._declared(text)]
                 fields = [(n + "_" * keyword.iskeyword(n), kind) for n, kind in fields]
-                name, members = item["struct"], {"_fields_": fields}
+                # Slots: an attribute that is no field is an error.
+                name, members = item["struct"], {"__slots__": (), "_fields_": fields}
                 self.types[name] = type(name, (ctypes.Structure,), members)
             case "takes":
                 result = self._declared(item["gives"] + item["callback"], True)[0][1]
