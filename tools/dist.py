@@ -125,6 +125,8 @@ def build_wheel(folder: Path, libraries: Path, licence_texts: str) -> str:
         path.chmod(0o755 if path.is_dir() or native in path.parents else 0o644)
     major, minor = glibc_floor(path for path in native.rglob("*") if path.is_file())
     platform = f"manylinux_{major}_{minor}_{os.uname().machine}"
+    for header in NATIVE.glob("*.h"):
+        shutil.copy(header, native)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--wheel-dir", str(DIST), str(folder)]
     command += [f"--config-settings=--build-option=--plat-name={platform}"]

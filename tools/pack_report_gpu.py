@@ -81,7 +81,8 @@ def pack(data: str, target: Path, names: Sequence[str] = DATA) -> list[str]:
                     ignore=shutil.ignore_patterns("_native", "__pycache__"))  # fmt: skip
     library = target / "pactrain" / LIBRARY
     library.parent.mkdir()
-    shutil.copy(PACKAGE / LIBRARY, library)
+    for file in (PACKAGE / LIBRARY, *(PACKAGE / LIBRARY).parent.glob("*.h")):
+        shutil.copy(file, library.parent)
     subprocess.run(["strip", "--strip-debug", library], check=True)
     shutil.copy(ROOT / "LICENSE", target)
     (target / "COMMIT").write_text(f"{commit()}\n")

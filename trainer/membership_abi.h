@@ -79,7 +79,8 @@ typedef struct {
    * which its parameters have the digest `parameters`. */
   pt_progress progress;
   int32_t kept;
-  const void *common, *own;
+  const void* common;
+  const void* own;
   uint64_t common_bytes, own_bytes;
   /* PT_FAIL: a pt_code. With `leaves` 1 it leaves the job for good first
    * (pt_detach()): others need not wait for it. */
@@ -98,7 +99,8 @@ typedef struct {
   pt_digest lineage;
   uint32_t rank, world_size, donor;
   int32_t needs_state;
-  const void *common, *own;
+  const void* common;
+  const void* own;
   uint64_t common_bytes, own_bytes;
 } pt_result;
 

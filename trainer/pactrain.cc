@@ -270,7 +270,7 @@ const char* pt_last_error(void) { return trainer::last_error.c_str(); }
 int pt_last_may_rejoin(void) { return trainer::last_may_rejoin ? 1 : 0; }
 
 int pt_attach(const pt_attach_options* options, pt_session** out,
-              void (*on_waiting)(const char* text, void* arg), void* arg) {
+              pt_on_waiting on_waiting, void* arg) {
   const Error error = trainer::Guarded([&]() -> Error {
     if (options == nullptr || out == nullptr) {
       return trainer::Invalid("options or out is null.\nPass both.");

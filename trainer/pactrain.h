@@ -156,6 +156,8 @@ const char* pt_last_error(void); /* of this thread's last failed
 /* 1: its cause was a change of membership or a lost agent: try again. */
 int pt_last_may_rejoin(void);
 
+typedef void (*pt_on_waiting)(const char* text, void* arg);
+
 /* Connects to the agent and waits until all ranks of the job are there.
  * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it
  * went away), PT_COORDINATOR_UNAVAILABLE (timeout, with what was waited for),
@@ -164,7 +166,7 @@ int pt_last_may_rejoin(void);
  * is to be freed by pt_close(). `on_waiting` may be NULL; it is called from
  * this thread with what is waited for whenever that changes. */
 int pt_attach(const pt_attach_options* options, pt_session** out,
-              void (*on_waiting)(const char* text, void* arg), void* arg);
+              pt_on_waiting on_waiting, void* arg);
 
 /* Frees everything; while the session is not over it tells the agent first, as
  * pt_detach(). Safe after any error; NULL is fine. */

@@ -119,6 +119,16 @@ def test_a_missing_library_is_an_error_that_lists_the_places(monkeypatch, tmp_pa
     monkeypatch.setattr(_abi, "NATIVE", tmp_path)
     with pytest.raises(pactrain.PacTrainError, match="was not found; looked at"):
         _abi.find_library()
+    with pytest.raises(pactrain.PacTrainError, match="was not found; looked at"):
+        _abi._read_header.__wrapped__()
+    (tmp_path / _abi.LIBRARY_NAME).touch()
+    with pytest.raises(pactrain.PacTrainError, match=r"pactrain\.h was not found"):
+        _abi._read_header.__wrapped__()
+
+
+def test_what_no_header_has_is_no_name():
+    with pytest.raises(AttributeError, match="has no attribute 'Digset'"):
+        _abi.Digset  # noqa: B018
 
 
 def test_a_named_library_that_is_not_there_is_an_error(monkeypatch, tmp_path):

@@ -135,9 +135,15 @@ def test_what_makes_certificates_is_beside_the_texts_that_name_it(
 def test_programs_and_only_they_can_be_run(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         modes = {info.filename: info.external_attr >> 16 & 0o777 for info in archive.infolist()}
-    binary = re.compile(r"pactrain/_native/.+")
+    binary = re.compile(r"pactrain/_native/.+(?<!\.h)$")
     assert {mode for name, mode in modes.items() if binary.match(name)} == {0o755}
-    assert {mode for name, mode in modes.items() if name.endswith(".py")} == {0o644}
+    assert {mode for name, mode in modes.items() if name.endswith((".py", ".h"))} == {0o644}
+
+
+def test_the_headers_are_beside_the_library_in_the_wheel(site: Path, tree: Path) -> None:
+    headers = {path.name: path.read_bytes() for path in (site / "pactrain/_native").glob("*.h")}
+    shipped = {path.name: path.read_bytes() for path in (tree / "include/trainer").glob("*.h")}
+    assert "pactrain.h" in headers and headers == shipped
 
 
 def test_the_same_inputs_give_the_same_bytes(tree: Path) -> None:

@@ -226,9 +226,9 @@ class Membership(StepWatcher):
         elif todo.action == _abi.GIVE:
             self._given = self._local.encode()
         else:
-            part, layout = Part(todo.input, todo.words), _digest(todo.layout)
+            part, layout = Part(todo.in_, todo.words), _digest(todo.layout)
             native.submit(
-                0, [part], todo.output, DType.FLOAT32, Op.XOR, layout, True, None
+                0, [part], todo.out, DType.FLOAT32, Op.XOR, layout, True, None
             )
             native.wait()
 
