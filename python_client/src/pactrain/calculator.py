@@ -135,8 +135,8 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     unknown = (
         ""
         if job.compute_seconds
-        else " (without --compute-ms, a step's compute: the longer that is, the less is "
-        "to gain)"
+        else " (without --compute-ms, a step's compute; the longer that is, the less "
+        "there is to gain)"
     )
     return f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
 
