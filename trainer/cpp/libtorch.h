@@ -44,9 +44,9 @@
 #include <vector>
 
 #include "trainer/cpp/agreement.h"
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/layout.h"
 #include "trainer/cpp/libtorch/broadcast.h"
 #include "trainer/cpp/libtorch/buckets.h"
 #include "trainer/cpp/libtorch/enforcement.h"
@@ -65,7 +65,6 @@
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/shared.h"
 #include "trainer/cpp/slot.h"
-#include "trainer/cpp/step_clock.h"
 #include "trainer/cpp/types.h"
 
 namespace pactrain {

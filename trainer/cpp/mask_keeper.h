@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "trainer/cpp/agreement.h"
-#include "trainer/cpp/layout.h"
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
