@@ -282,11 +282,7 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
     std::optional<trainer::nccl::Setup> nccl;
     if (options->nccl != 0 && options->previous != nullptr) {
       // Whichever thread this is.
-      const trainer::Session& before = *options->previous->impl;
-      converted.nccl_version = before.options().nccl_version;
-      converted.device = before.options().device;
-      converted.gpu = before.options().gpu;
-      nccl = before.nccl();
+      nccl = options->previous->impl->nccl();
     } else if (options->nccl != 0) {
       auto found = trainer::nccl::FindSetup();
       if (const auto* why = std::get_if<std::string>(&found)) {
@@ -294,12 +290,12 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
             .code = pactrain::wire::Code::kRefused,
             .text = "NCCL cannot be had: " + *why + ".\nAttach without it."};
       }
-      auto& setup = std::get<trainer::nccl::Found>(found);
-      converted.nccl_version =
-          static_cast<uint32_t>(setup.setup.library->version());
-      converted.device = setup.device;
-      converted.gpu = setup.gpu;
-      nccl = std::move(setup.setup);
+      nccl = std::get<trainer::nccl::Setup>(std::move(found));
+    }
+    if (nccl.has_value()) {
+      converted.nccl_version = static_cast<uint32_t>(nccl->library->version());
+      converted.device = nccl->device;
+      converted.gpu = nccl->gpu;
     }
     auto session = std::make_unique<pt_session>();
     Error failed = trainer::Session::Attach(

@@ -110,8 +110,9 @@ void SimTrainer::SubmitLater(absl::Duration delay) {
 void SimTrainer::Write(const trainer::Placement& placement) {
   const std::vector<float> data = workload_->BucketData(
       rank_, instance_, step_, contribution_, placement.bucket.index);
-  const uint64_t outside = trainer::WriteBucket(
-      placement, trainer::Parts({{data.data(), data.size()}}), slot_->data());
+  const uint64_t outside = trainer::WriteTiles(
+      placement, {0, placement.tiles()},
+      trainer::Parts({{data.data(), data.size()}}), slot_->data());
   // In pieces, of which some bring nothing.
   uint64_t filled = 0;
   do {

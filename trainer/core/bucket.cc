@@ -217,11 +217,6 @@ uint64_t WriteTiles(const Placement& placement, TileRange tiles,
   return outside;
 }
 
-uint64_t WriteBucket(const Placement& placement, const Parts& parts,
-                     uint8_t* slot) {
-  return WriteTiles(placement, {0, placement.tiles()}, parts, slot);
-}
-
 void WritePacked(const Placement& placement, TileRange tiles,
                  const void* packed, uint8_t* slot) {
   CopyKept(placement, tiles, packed, slot + placement.offset);
@@ -253,11 +248,6 @@ void ReadTiles(const Placement& placement, TileRange tiles,
   } else {
     kernels::Divide(in + first, count, divisor, wide + first);
   }
-}
-
-void ReadBucket(const Placement& placement, const uint8_t* result,
-                uint32_t world_size, void* out) {
-  ReadTiles(placement, {0, placement.tiles()}, result, world_size, out);
 }
 
 }  // namespace pactrain::trainer

@@ -97,9 +97,6 @@ kernels::TileRange PieceFrom(const Placement& placement, size_t first);
 // REQUIRES: parts.elements() == bucket.elements.
 uint64_t WriteTiles(const Placement& placement, kernels::TileRange tiles,
                     const Parts& parts, uint8_t* slot);
-// All of them.
-uint64_t WriteBucket(const Placement& placement, const Parts& parts,
-                     uint8_t* slot);
 
 // The same of a bucket whose kept elements lie at `packed`, one after the other
 // in fp32; without a mask all are.
@@ -114,9 +111,6 @@ void ReadTiles(const Placement& placement, kernels::TileRange tiles,
 // The sums themselves, of what is kept alone.
 void ReadPacked(const Placement& placement, kernels::TileRange tiles,
                 const uint8_t* result, void* packed);
-// All of them.
-void ReadBucket(const Placement& placement, const uint8_t* result,
-                uint32_t world_size, void* out);
 
 }  // namespace pactrain::trainer
 

@@ -17,10 +17,6 @@ uint64_t EnoughSlotBytes(uint64_t elements) {
   return 4 * elements + wire::kSlotAlign * kMaxBuckets;
 }
 
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
 Error CheckName(const std::string& field, const std::string& value) {
   if (value.size() < wire::kNameBytes &&
       value.find('\0') == std::string::npos) {

@@ -278,26 +278,23 @@ std::string TrainerState::AfterWaiting() const {
 Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {
   if (over()) return error_;
   if (!attached_.has_value()) {
-    return {
-        .code = wire::Code::kInvalidArgument,
-        .text = "a mask vote before the session is attached.\nAttach first."};
+    return Invalid(
+        "a mask vote before the session is attached.\nAttach first.");
   }
   if (options.kept_elements > options.elements ||
       options.elements > kMaxElements) {
-    return {.code = wire::Code::kInvalidArgument,
-            .text = "the vote has " + std::to_string(options.kept_elements) +
-                    " kept of " + std::to_string(options.elements) +
-                    " elements, allowed kept <= elements <= " +
-                    std::to_string(kMaxElements) + ".\nCorrect the counts."};
+    return Invalid("the vote has " + std::to_string(options.kept_elements) +
+                   " kept of " + std::to_string(options.elements) +
+                   " elements, allowed kept <= elements <= " +
+                   std::to_string(kMaxElements) + ".\nCorrect the counts.");
   }
   if (options.moved.size() >= wire::kMovedBytes ||
       !IsPrintable(options.moved)) {
-    return {
-        .code = wire::Code::kInvalidArgument,
-        .text = "moved has " + std::to_string(options.moved.size()) + " bytes" +
-                (IsPrintable(options.moved) ? "" : ", not all printable") +
-                "; allowed are up to " + std::to_string(wire::kMovedBytes - 1) +
-                " bytes of printable ASCII.\nName fewer parameters."};
+    return Invalid(
+        "moved has " + std::to_string(options.moved.size()) + " bytes" +
+        (IsPrintable(options.moved) ? "" : ", not all printable") +
+        "; allowed are up to " + std::to_string(wire::kMovedBytes - 1) +
+        " bytes of printable ASCII.\nName fewer parameters.");
   }
   vote_ = options;
   *message = {};

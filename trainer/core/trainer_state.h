@@ -6,12 +6,12 @@
 // an attempt; after a final error nothing is sent.
 //
 // The caller carries messages and memory. For a packet to send it gets a wire
-// struct; for elements to copy a Placement (see WriteBucket, ReadBucket):
+// struct; for elements to copy a Placement (see WriteTiles, ReadTiles):
 //
 //   state.MakeHello() -> send; OnMessage() ... -> Event::kAttached
-//   state.Place(now, bucket, &placement); outside = WriteBucket(placement,
+//   state.Place(now, bucket, &placement); outside = WriteTiles(placement,
 //   ...); state.Submit(now, placement, placement.elements, outside) -> send
-//   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteBucket,
+//   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteTiles,
 //   Submit, send
 //   OnMessage() -> kWritten, kStepDone: ReadTiles of what results() says;
 //   after kStepDone state.TakeStep(&step)

@@ -12,10 +12,6 @@ uint64_t Align(uint64_t bytes) {
   return (bytes + wire::kSlotAlign - 1) / wire::kSlotAlign * wire::kSlotAlign;
 }
 
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
 std::string Name(const Bucket& bucket) {
   return "bucket " + std::to_string(bucket.index);
 }
