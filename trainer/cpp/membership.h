@@ -256,11 +256,7 @@ class Membership {
   void Do(const pt_todo& todo, State& given) {
     if (todo.action == PT_ATTACH) {
       given = {};
-      session_->Reattach({.lineage = Digest::FromC(todo.lineage),
-                          .committed = todo.committed,
-                          .parameters = Digest::FromC(todo.parameters),
-                          .resume_step = todo.step},
-                         std::chrono::milliseconds(todo.ms));
+      session_->Reattach(todo);
     } else if (todo.action == PT_SLEEP) {
       std::this_thread::sleep_for(std::chrono::milliseconds(todo.ms));
     } else if (todo.action == PT_GIVE) {
