@@ -345,7 +345,7 @@ Error Session::Take(const Bucket& bucket, Memory memory) {
   return event == Event::kOver ? state_.error() : Error{};
 }
 
-Error Session::Wait(StepReport* report) {
+Error Session::Wait(pt_step* report) {
   for (;;) {
     std::optional<Time> timeout;
     bool for_room = false;
@@ -372,12 +372,13 @@ Error Session::Wait(StepReport* report) {
   }
 }
 
-void Session::ForgetWholeStep(const StepReport& step) {
+void Session::ForgetWholeStep(const pt_step& step) {
   const bool whole = step.submitted_elements == step.elements;
+  const wire::Decision& next = state_.decision();
   // Whoever masks weights now, before the first compacted step, needs memory.
-  const bool switches = step.next.version != decision_version_ &&
-                        !Same(step.next.mask_digest, {});
-  decision_version_ = step.next.version;
+  const bool switches =
+      next.version != decision_version_ && !Same(next.mask_digest, {});
+  decision_version_ = next.version;
   if (whole ? switches : whole_step_) {
     slot_.Forget();
     result_.Forget();
@@ -390,10 +391,9 @@ Error Session::SetMasks(MaskSet masks) {
   return state_.SetMasks(std::move(masks));
 }
 
-Error Session::Vote(const TrainerState::VoteOptions& options) {
+Error Session::Vote(const std::string& moved, wire::Vote message) {
   MutexLock lock(&mu_);
-  wire::Vote message;
-  if (Error error = state_.Vote(options, &message); !error.ok()) return error;
+  if (Error error = state_.Vote(moved, &message); !error.ok()) return error;
   return Send(message) == Event::kOver ? state_.error() : Error{};
 }
 

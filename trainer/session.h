@@ -71,9 +71,11 @@ class Session {
                const nccl::Buffers& buffers, pt_path* path)
       PACTRAIN_EXCLUDES(mu_);
   pt_node node_report() PACTRAIN_EXCLUDES(mu_);
-  Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
+  Error Wait(pt_step* report) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
-  Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
+  // As TrainerState::Vote().
+  Error Vote(const std::string& moved, wire::Vote message)
+      PACTRAIN_EXCLUDES(mu_);
   Error TellKeep(const wire::Digest128& mask_digest,
                  const std::vector<ParameterKeep>& parameters)
       PACTRAIN_EXCLUDES(mu_);
@@ -91,7 +93,7 @@ class Session {
   // The destructor tells the agent nothing.
   void Abandon() PACTRAIN_EXCLUDES(mu_);
   const std::optional<nccl::Setup>& nccl() const { return nccl_; }
-  const wire::Digest128& attach_id() const { return options_.attach_id; }
+  const wire::Digest128& attach_id() const { return options_.hello.attach_id; }
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
 
@@ -134,7 +136,7 @@ class Session {
   // Writes to the caller's memory what has come of the results.
   void ReadResults() PACTRAIN_REQUIRES(mu_);
   // After FULL steps compacted ones touch a part of the shared memory only.
-  void ForgetWholeStep(const StepReport& step) PACTRAIN_REQUIRES(mu_);
+  void ForgetWholeStep(const pt_step& step) PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);

@@ -183,7 +183,7 @@ int SimTrainer::LevelsOf(trainer::Codec codec) {
   return 0;
 }
 
-void SimTrainer::ReportCommit(const trainer::StepReport& report) {
+void SimTrainer::ReportCommit(const pt_step& report) {
   std::vector<Oracle::Bucket> buckets;
   for (size_t b = 0; b < Buckets(); ++b) {
     if (b >= state_->placements().size()) {

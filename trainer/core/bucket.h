@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/mask_plan.h"
+#include "trainer/membership_abi.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -44,13 +45,9 @@ struct Bucket {
 // other in pieces of memory.
 class Parts {
  public:
-  struct Part {
-    const void* data = nullptr;
-    uint64_t elements = 0;
-  };
   Parts() = default;
   // Those without elements are left out.
-  explicit Parts(const std::vector<Part>& parts);
+  explicit Parts(const std::vector<pt_part>& parts);
 
   uint64_t elements() const { return ends_.empty() ? 0 : ends_.back(); }
   size_t size() const { return parts_.size(); }
@@ -64,7 +61,7 @@ class Parts {
   bool Overlaps(const void* memory, Dtype dtype) const;
 
  private:
-  std::vector<Part> parts_;
+  std::vector<pt_part> parts_;
   std::vector<uint64_t> ends_;
 };
 

@@ -107,7 +107,7 @@ class Cut {
     }
   }
   Parts parts() const {
-    std::vector<Parts::Part> parts;
+    std::vector<pt_part> parts;
     for (const std::vector<T>& piece : pieces_) {
       parts.push_back({piece.data() + 1, piece.size() - 1});
     }
