@@ -33,10 +33,6 @@ inline uint8_t ToByte(int value) {
   return static_cast<uint8_t>(std::clamp(value, 0, 255));
 }
 
-inline Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
 template <typename Call>
 Error Guarded(Call call) {
   try {

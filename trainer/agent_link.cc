@@ -81,8 +81,8 @@ int ToMilliseconds(std::optional<nanoseconds> timeout) {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, INT_MAX));
 }
 
-std::vector<Fd> TakeFds(msghdr* message) {
-  std::vector<Fd> fds;
+std::vector<base::Fd> TakeFds(msghdr* message) {
+  std::vector<base::Fd> fds;
   for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr;
        c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -113,9 +113,9 @@ Error AgentLink::Connect(const std::string& address, nanoseconds timeout) {
   }
   std::memcpy(name.sun_path, path.data(), path.size());
 
-  socket_ =
-      Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  socket_ = base::Fd(
+      socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  wake_ = base::Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!socket_.valid() || !wake_.valid()) return Unreachable(path, errno);
   const Clock::time_point end = Clock::now() + timeout;
   while (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&name),

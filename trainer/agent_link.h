@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "trainer/core/error.h"
-#include "trainer/fd.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -28,7 +28,7 @@ class AgentLink {
 
   struct Packet {
     std::vector<char> bytes;
-    std::vector<Fd> fds;
+    std::vector<base::Fd> fds;
   };
   enum class Received { kPacket, kNothing, kClosed };
 
@@ -66,8 +66,8 @@ class AgentLink {
   bool SendNow(const void* message, size_t bytes, bool* broken);
 
   std::string path_;
-  Fd socket_;
-  Fd wake_;  // eventfd.
+  base::Fd socket_;
+  base::Fd wake_;  // eventfd.
   std::deque<std::vector<char>> queued_;
   std::vector<char> buffer_;
 };

@@ -284,7 +284,7 @@ TEST(AttachTest, StaleSocketIsToldFromAMissingOne) {
   char directory[] = "/tmp/pactrain-test-XXXXXX";
   const std::string path = std::string(mkdtemp(directory)) + "/agent.sock";
   {
-    const Fd left(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    const base::Fd left(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     sockaddr_un name = {};
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path, path.data(), path.size());
@@ -317,7 +317,7 @@ TEST(AttachTest, BadAddressesAndOptionsAreNamed) {
 std::string ErrorWith(std::vector<std::pair<uint64_t, bool>> memories) {
   FakeAgent agent([&](FakeAgent& a) {
     const wire::Attached attached = FakeAgent::AttachedFor(a.Accept());
-    std::vector<Fd> owned;
+    std::vector<base::Fd> owned;
     std::vector<int> fds;
     for (const auto& [bytes, sealed] : memories) {
       owned.push_back(FakeAgent::MakeMemory(

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "trainer/fd.h"
+#include "base/fd.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -24,7 +24,7 @@ int Probe(const std::string& path) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path, path.data(), path.size());
-  const Fd probe(
+  const base::Fd probe(
       socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const bool connected =
       connect(probe.get(), reinterpret_cast<const sockaddr*>(&name),
@@ -42,7 +42,8 @@ bool IsSocket(const std::string& path) {
 void RemoveDeadSocket(const std::string& path) {
   if (path.size() >= sizeof(sockaddr_un::sun_path)) return;
   const std::string directory = path.substr(0, path.rfind('/') + 1);
-  const Fd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const base::Fd lock(
+      open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return;
   for (int tries = 0; tries < kTries; ++tries) {
     if (tries > 0) poll(nullptr, 0, kPauseMs);

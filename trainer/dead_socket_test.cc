@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "base/fd.h"
 #include "gtest/gtest.h"
-#include "trainer/fd.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -27,8 +27,8 @@ class DeadSocketTest : public ::testing::Test {
   std::string path() const { return directory_ + "/agent.sock"; }
   bool Exists() const { return std::filesystem::exists(path()); }
   // Leaves its file when it is closed, as a killed agent does.
-  Fd Listen() const {
-    Fd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  base::Fd Listen() const {
+    base::Fd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un name = {};
     name.sun_family = AF_UNIX;
     path().copy(name.sun_path, sizeof(name.sun_path) - 1);
@@ -50,10 +50,10 @@ TEST_F(DeadSocketTest, IsRemoved) {
 }
 
 TEST_F(DeadSocketTest, IsRemovedWhenTheAgentEndsMeanwhile) {
-  Fd listener = Listen();
+  base::Fd listener = Listen();
   std::thread dying([&] {
-    const Fd probe(accept(listener.get(), nullptr, nullptr));
-    listener = Fd();
+    const base::Fd probe(accept(listener.get(), nullptr, nullptr));
+    listener = base::Fd();
   });
   RemoveDeadSocket(path());
   dying.join();
@@ -61,18 +61,18 @@ TEST_F(DeadSocketTest, IsRemovedWhenTheAgentEndsMeanwhile) {
 }
 
 TEST_F(DeadSocketTest, StaysWhileSomebodyListens) {
-  const Fd listener = Listen();
+  const base::Fd listener = Listen();
   RemoveDeadSocket(path());
   EXPECT_TRUE(Exists());
 }
 
 TEST_F(DeadSocketTest, StaysWhileAnAgentStarts) {
   Listen();
-  Fd starting(open(directory_.c_str(), O_RDONLY | O_DIRECTORY));
+  base::Fd starting(open(directory_.c_str(), O_RDONLY | O_DIRECTORY));
   ASSERT_EQ(flock(starting.get(), LOCK_EX), 0);
   RemoveDeadSocket(path());
   EXPECT_TRUE(Exists());
-  starting = Fd();
+  starting = base::Fd();
   RemoveDeadSocket(path());
   EXPECT_FALSE(Exists());
 }

@@ -25,7 +25,7 @@ FakeAgent::FakeAgent(std::function<void(FakeAgent&)> script) {
   char directory[] = "/tmp/pactrain-test-XXXXXX";
   directory_ = mkdtemp(directory);
   path_ = directory_ + "/agent.sock";
-  listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  listener_ = base::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path, path_.data(), path_.size());
@@ -47,7 +47,7 @@ FakeAgent::~FakeAgent() {
 }
 
 wire::Hello FakeAgent::Accept() {
-  trainer_ = Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  trainer_ = base::Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_TRUE(trainer_.valid());
   setsockopt(trainer_.get(), SOL_SOCKET, SO_RCVTIMEO, &kReceiveBound,
              sizeof(kReceiveBound));
@@ -74,8 +74,8 @@ wire::Attached FakeAgent::AttachedFor(const wire::Hello& hello) {
   return message;
 }
 
-Fd FakeAgent::MakeMemory(uint64_t bytes, bool sealed) {
-  Fd fd(memfd_create("pactrain-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+base::Fd FakeAgent::MakeMemory(uint64_t bytes, bool sealed) {
+  base::Fd fd(memfd_create("pactrain-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
   if (sealed) {
     EXPECT_EQ(
@@ -87,9 +87,9 @@ Fd FakeAgent::MakeMemory(uint64_t bytes, bool sealed) {
 
 void FakeAgent::SendAttached(const wire::Attached& message) {
   bytes_ = message.slot_bytes;
-  const Fd slot = MakeMemory(bytes_, true);
-  const Fd result = MakeMemory(bytes_, true);
-  const auto map = [this](const Fd& fd) {
+  const base::Fd slot = MakeMemory(bytes_, true);
+  const base::Fd result = MakeMemory(bytes_, true);
+  const auto map = [this](const base::Fd& fd) {
     return static_cast<uint8_t*>(
         mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
   };

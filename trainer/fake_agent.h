@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/fd.h"
+#include "base/fd.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -62,15 +62,15 @@ class FakeAgent {
   std::vector<wire::Submit> ReceiveStep();
   // True if the trainer closes its end and says nothing before.
   bool AtEnd();
-  void Hangup() { trainer_ = Fd(); }
+  void Hangup() { trainer_ = base::Fd(); }
   // Leaves the socket file, as a killed agent does.
   void Die() {
     Hangup();
-    listener_ = Fd();
+    listener_ = base::Fd();
   }
 
   // A memfd of this size that can no longer be resized if `sealed`.
-  static Fd MakeMemory(uint64_t bytes, bool sealed);
+  static base::Fd MakeMemory(uint64_t bytes, bool sealed);
 
   float* slot(uint64_t offset) { return At(slot_, offset); }
   float* result(uint64_t offset) { return At(result_, offset); }
@@ -86,8 +86,8 @@ class FakeAgent {
 
   std::string directory_;
   std::string path_;
-  Fd listener_;
-  Fd trainer_;
+  base::Fd listener_;
+  base::Fd trainer_;
   uint8_t* slot_ = nullptr;
   uint8_t* result_ = nullptr;
   uint64_t bytes_ = 0;

@@ -1,7 +1,8 @@
-/* The part of the C ABI (trainer/pactrain.h) by which a client keeps its rank
- * in a job whose ranks come and go. All decisions are made in
- * trainer/core/membership.h; a client does what it is told and says what came
- * of it:
+/* The part of the C ABI (trainer/pactrain.h) that trainer/core takes and gives:
+ * a bucket's pieces, how a step went, what is looked at of weights; and by
+ * which a client keeps its rank in a job whose ranks come and go. All decisions
+ * about that are made in trainer/core/membership.h; a client does what it is
+ * told and says what came of it:
  *
  *   pt_membership_begin(membership, &mine, &result, now, &todo);
  *   while (todo.action != PT_DONE && todo.action != PT_FAIL) {
@@ -17,6 +18,44 @@
 typedef struct {
   uint64_t hi, lo;
 } pt_digest; /* all zero: none */
+
+/* A piece of a bucket's elements. */
+typedef struct {
+  const void* data;
+  uint64_t elements;
+} pt_part;
+
+typedef struct {
+  uint64_t version;
+  int32_t mode, codec; /* pt_mode, pt_codec */
+  pt_digest mask_digest, layout_digest;
+  char reason[256];
+} pt_decision;
+
+typedef struct {
+  uint64_t step;
+  uint32_t attempts; /* 1: went through at once */
+  uint32_t world_size;
+  int32_t dense; /* 1: all elements in fp32 although the decision said
+                    otherwise */
+  int32_t mode;  /* of the buckets of this step; FULL if any was */
+  int32_t codec;
+  uint64_t sent_bytes, received_bytes; /* by this node's agent, to and from
+                                          other sites */
+  uint64_t dense_bytes;                /* what FULL had sent there, in fp32 */
+  double link_rate; /* bytes per second to other sites at the best rates that
+                       the agent has measured so far; 0: none yet */
+  uint64_t elements,
+      submitted_elements; /* of this rank's buckets; after compaction */
+  double wait_seconds;    /* from the last submit to the commit */
+  pt_decision next;       /* in force for the next step */
+} pt_step;
+
+/* Elements [first, first + elements) of a parameter. */
+typedef struct {
+  uint32_t parameter;
+  uint64_t first, elements;
+} pt_range;
 
 /* Who can read each other's optimizer and script state. */
 enum pt_kind { PT_PYTHON = 0, PT_CPP = 1 };

@@ -87,9 +87,9 @@ void NodeReduce::On(Time now, const wire::BucketWord& message) {
     case wire::Kind::kTaken:
       if (!job_->going) return;
       ++counted_.taken;
-      return Finish(rank_ == 0 ? NodePath::kLeader : NodePath::kFollower);
+      return Finish(rank_ == 0 ? PT_PATH_LEADER : PT_PATH_FOLLOWER);
     default:
-      if (!job_->going) Finish(NodePath::kHost);
+      if (!job_->going) Finish(PT_PATH_HOST);
   }
 }
 
@@ -105,11 +105,11 @@ void NodeReduce::On(Time now, const wire::Close& message) {
     stopping_since_ = now;
     return OnTick(now);
   }
-  Finish(NodePath::kHost);
+  Finish(PT_PATH_HOST);
 }
 
-void NodeReduce::Finish(NodePath path, std::string lost) {
-  if (path == NodePath::kHost) ++counted_.by_host;
+void NodeReduce::Finish(pt_path path, std::string lost) {
+  if (path == PT_PATH_HOST) ++counted_.by_host;
   job_.reset();
   stopping_since_.reset();
   answer_ = Answer{path, std::move(lost)};
@@ -124,12 +124,12 @@ void NodeReduce::OnTick(Time now) {
   const Time waited = now - *stopping_since_;
   if (!stopped_ && waited < kStopPatience) return;
   const int state = comm_->QueryStream(job_->buffers.stream);
-  if (state == 0) return Finish(NodePath::kHost);
+  if (state == 0) return Finish(PT_PATH_HOST);
   if (state == cuda::kErrorNotReady && waited < kStreamPatience) return;
   const std::string what = state == cuda::kErrorNotReady
                                ? "its kernel is still there after 4 s"
                                : setup_->driver->Words("cuStreamQuery", state);
-  Finish(NodePath::kHost, what);
+  Finish(PT_PATH_HOST, what);
 }
 
 std::vector<NodeReduce::Reply> NodeReduce::TakeReplies(Time now) {
@@ -167,11 +167,11 @@ std::vector<NodeReduce::Reply> NodeReduce::TakeReplies(Time now) {
   return replies;
 }
 
-NodeReduce::Report NodeReduce::report() const {
-  Report report = counted_;
-  report.open = open();
-  report.pending = !report.open && !closed_;
-  if (!report.open) report.reason = reason_;
+pt_node NodeReduce::report() const {
+  pt_node report = counted_;
+  report.open = open() ? 1 : 0;
+  report.pending = !open() && !closed_ ? 1 : 0;
+  if (!open()) SetText(report.reason, reason_);
   return report;
 }
 

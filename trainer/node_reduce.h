@@ -20,17 +20,11 @@
 #include <vector>
 
 #include "trainer/core/packet.h"
+#include "trainer/device_abi.h"
 #include "trainer/nccl/communicator.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
-
-// Which way a bucket goes from its GPU to the agent.
-enum class NodePath {
-  kHost = 0,      // Each rank sends its own values.
-  kLeader = 1,    // Reduced: this rank sends the node's sum,
-  kFollower = 2,  // and this one no data.
-};
 
 class NodeReduce {
  public:
@@ -51,7 +45,7 @@ class NodeReduce {
   // The staged bucket's way, once it is known; then it is no longer staged.
   // `lost`: its stream does not come back, so the GPU is of no use any more.
   struct Answer {
-    NodePath path = NodePath::kHost;
+    pt_path path = PT_PATH_HOST;
     std::string lost = {};
   };
   std::optional<Answer> TakeAnswer();
@@ -66,16 +60,7 @@ class NodeReduce {
   std::vector<Reply> TakeReplies(Time now);
 
   // For people and metrics.
-  struct Report {
-    bool open = false;
-    bool pending = false;       // It may open yet.
-    std::string reason;         // Why it is not.
-    uint64_t taken = 0;         // Buckets.
-    uint64_t by_host = 0;       // Staged ones that went by the host.
-    double nccl_seconds = 0;    // In NCCL, of those reduced here.
-    double staged_seconds = 0;  // From Staged to Go.
-  };
-  Report report() const;
+  pt_node report() const;
 
  private:
   struct Job {
@@ -94,7 +79,7 @@ class NodeReduce {
   // Makes the communicator's thread; false: this trainer takes part in none.
   bool Begin(wire::CollectiveEpoch epoch);
   bool IsOfJob(const wire::BucketWord& message) const;
-  void Finish(NodePath path, std::string lost = "");
+  void Finish(pt_path path, std::string lost = "");
 
   const std::optional<nccl::Setup> setup_;
   const std::function<void()> wake_;
@@ -109,7 +94,7 @@ class NodeReduce {
   // NCCL was at the job when it was closed: since then.
   std::optional<Time> stopping_since_;
   bool stopped_ = false;
-  Report counted_;
+  pt_node counted_ = {};  // Its numbers.
 };
 
 }  // namespace pactrain::trainer

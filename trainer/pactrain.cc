@@ -21,6 +21,7 @@
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
+#include "trainer/core/text.h"
 #include "trainer/nccl/setup.h"
 #include "xxhash.h"
 
@@ -49,35 +50,6 @@ void CloseAtExit(int status, void* session) {
   pt_close(static_cast<pt_session*>(session));
 }
 
-void FillDecision(const wire::Decision& from, pt_decision* to) {
-  *to = {};
-  to->version = from.version;
-  to->mode = from.mode;
-  to->codec = from.codec;
-  to->mask_digest = FromWire(from.mask_digest);
-  to->layout_digest = FromWire(from.layout_digest);
-  static_assert(sizeof(to->reason) == sizeof(from.reason));
-  std::memcpy(to->reason, from.reason, sizeof(to->reason));
-}
-
-void FillStep(const StepReport& from, pt_step* to) {
-  *to = {};
-  to->step = from.step;
-  to->attempts = from.attempts;
-  to->world_size = from.world_size;
-  to->dense = from.dense ? 1 : 0;
-  to->mode = static_cast<int32_t>(from.mode);
-  to->codec = static_cast<int32_t>(from.codec);
-  to->sent_bytes = from.sent_bytes;
-  to->received_bytes = from.received_bytes;
-  to->dense_bytes = from.dense_bytes;
-  to->link_rate = from.link_rate;
-  to->elements = from.elements;
-  to->submitted_elements = from.submitted_elements;
-  to->wait_seconds = std::chrono::duration<double>(from.wait).count();
-  FillDecision(from.next, &to->next);
-}
-
 Error ToParts(uint32_t bucket, const pt_part* parts, uint32_t count,
               const void* out, Parts* to) {
   const std::string name = "bucket " + std::to_string(bucket);
@@ -85,8 +57,6 @@ Error ToParts(uint32_t bucket, const pt_part* parts, uint32_t count,
     return Invalid(name + ": parts is null, part_count is " +
                    std::to_string(count) + ".\nPass the bucket's memory.");
   }
-  std::vector<Parts::Part> list;
-  list.reserve(count);
   for (uint32_t i = 0; i < count; ++i) {
     const auto& [data, elements] = parts[i];
     const auto part = [&] {
@@ -100,9 +70,8 @@ Error ToParts(uint32_t bucket, const pt_part* parts, uint32_t count,
                      ", allowed are " + std::to_string(kMaxElements) +
                      ".\nSplit the model.");
     }
-    list.push_back({.data = data, .elements = elements});
   }
-  *to = Parts(list);
+  *to = Parts(std::vector<pt_part>(parts, parts + count));
   if (out == nullptr && to->elements() > 0) {
     return Invalid(name + ": out is null.\nPass memory for " +
                    std::to_string(to->elements()) + " elements.");
@@ -116,53 +85,55 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
         "agent is empty.\nGive the socket of the agent on this node, like "
         "unix:/run/pactrain/agent.sock.");
   }
-  to->agent = from.agent;
-  to->job = OrEmpty(from.job);
-  to->site = OrEmpty(from.site);
-  to->launch = OrEmpty(from.launch);
-  to->rank = from.rank;
-  to->world_size = from.world_size;
-  to->model = from.model;
-  to->model_digest = ToWire(from.model_digest);
-  to->model_summary = OrEmpty(from.model_summary);
-  to->elements = from.elements;
-  to->slot_bytes = from.slot_bytes;
-  to->resume_step = from.resume_step;
-  to->lineage = ToWire(from.lineage);
-  to->committed = from.committed;
-  to->parameters = ToWire(from.parameters);
-  to->replace = from.replace != 0;
-  uint64_t process = 0;
-  if (from.previous != nullptr) {
-    to->last_attach_id = from.previous->impl->attach_id();
-    const wire::Attached& seat = from.previous->impl->attached();
-    to->last_generation = seat.generation;
-    std::copy_n(seat.seat, wire::kSeatBytes, to->seat.begin());
-    process = to->last_attach_id.hi;
-  }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {
     return Invalid("on_shrink is " + std::to_string(from.on_shrink) +
                    ", allowed 0 (abort), 1 (pause) and 2 (continue).\n"
                    "Correct it and attach again.");
   }
-  to->on_shrink = static_cast<uint8_t>(from.on_shrink);
+  to->agent = from.agent;
   to->attach_timeout = std::chrono::milliseconds(from.attach_timeout_ms);
   to->gse = from.gse != 0;
-  to->mask_digest = ToWire(from.mask_digest);
-  to->layout_digest = ToWire(from.layout_digest);
-  to->kept_elements = from.kept_elements;
-  to->declared_elements = from.declared_elements;
-  to->activate_every = from.activate_every;
-  to->pin_from = from.pin_from;
-  to->pin_mode = static_cast<uint8_t>(from.pin_mode);
-  to->pin_codec = static_cast<uint8_t>(from.pin_codec);
-  if (getrandom(&to->attach_id, sizeof(to->attach_id), 0) !=
-      sizeof(to->attach_id)) {
+  wire::Hello& hello = to->hello;
+  for (const Error& error :
+       {SetName("job", OrEmpty(from.job), hello.job),
+        SetName("site", OrEmpty(from.site), hello.site),
+        SetName("launch", OrEmpty(from.launch), hello.launch)}) {
+    if (!error.ok()) return error;
+  }
+  SetText(hello.model_summary, OrEmpty(from.model_summary));
+  hello.rank = from.rank;
+  hello.world_size = from.world_size;
+  hello.model = from.model;
+  hello.model_digest = ToWire(from.model_digest);
+  hello.elements = from.elements;
+  hello.slot_bytes = from.slot_bytes;
+  hello.resume_step = from.resume_step;
+  hello.lineage = ToWire(from.lineage);
+  hello.committed = from.committed;
+  hello.parameters = ToWire(from.parameters);
+  hello.replace = from.replace != 0 ? 1 : 0;
+  hello.on_shrink = static_cast<uint8_t>(from.on_shrink);
+  hello.mask_digest = ToWire(from.mask_digest);
+  hello.layout_digest = ToWire(from.layout_digest);
+  hello.kept_elements = from.kept_elements;
+  hello.declared_elements = from.declared_elements;
+  hello.activate_every = from.activate_every;
+  hello.pin_from = from.pin_from;
+  hello.pin_mode = static_cast<uint8_t>(from.pin_mode);
+  hello.pin_codec = static_cast<uint8_t>(from.pin_codec);
+  if (getrandom(&hello.attach_id, sizeof(hello.attach_id), 0) !=
+      sizeof(hello.attach_id)) {
     return {.code = wire::Code::kInternal,
             .text = "getrandom() failed: no attach id.\nCheck the system."};
   }
-  // By it the coordinator knows that it is the same trainer.
-  if (process != 0) to->attach_id.hi = process;
+  if (from.previous != nullptr) {
+    hello.last_attach_id = from.previous->impl->attach_id();
+    const wire::Attached& seat = from.previous->impl->attached();
+    hello.last_generation = seat.generation;
+    std::copy_n(seat.seat, wire::kSeatBytes, hello.seat);
+    // By it the coordinator knows that it is the same trainer.
+    hello.attach_id.hi = hello.last_attach_id.hi;
+  }
   return {};
 }
 
@@ -282,11 +253,7 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
     std::optional<trainer::nccl::Setup> nccl;
     if (options->nccl != 0 && options->previous != nullptr) {
       // Whichever thread this is.
-      const trainer::Session& before = *options->previous->impl;
-      converted.nccl_version = before.options().nccl_version;
-      converted.device = before.options().device;
-      converted.gpu = before.options().gpu;
-      nccl = before.nccl();
+      nccl = options->previous->impl->nccl();
     } else if (options->nccl != 0) {
       auto found = trainer::nccl::FindSetup();
       if (const auto* why = std::get_if<std::string>(&found)) {
@@ -294,12 +261,13 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
             .code = pactrain::wire::Code::kRefused,
             .text = "NCCL cannot be had: " + *why + ".\nAttach without it."};
       }
-      auto& setup = std::get<trainer::nccl::Found>(found);
-      converted.nccl_version =
-          static_cast<uint32_t>(setup.setup.library->version());
-      converted.device = setup.device;
-      converted.gpu = setup.gpu;
-      nccl = std::move(setup.setup);
+      nccl = std::get<trainer::nccl::Setup>(std::move(found));
+    }
+    if (nccl.has_value()) {
+      converted.hello.nccl_version =
+          static_cast<uint32_t>(nccl->library->version());
+      trainer::SetText(converted.hello.device, nccl->device);
+      trainer::SetText(converted.hello.gpu, nccl->gpu);
     }
     auto session = std::make_unique<pt_session>();
     Error failed = trainer::Session::Attach(
@@ -376,7 +344,7 @@ uint64_t pt_step_deadline_ms(const pt_session* session) {
 }
 
 void pt_current_decision(const pt_session* session, pt_decision* out) {
-  trainer::FillDecision(session->impl->decision(), out);
+  *out = trainer::ToC(session->impl->decision());
 }
 
 const char* pt_error_text(const pt_session* session) {
@@ -423,14 +391,15 @@ int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             int inside_decision, uint64_t kept_elements, uint64_t elements,
             const char* moved) {
   return trainer::Run(session, [&] {
-    return session->impl->Vote({.layout_digest = trainer::ToWire(layout_digest),
-                                .mask_digest = trainer::ToWire(mask_digest),
-                                .steps_unchanged = steps_unchanged,
-                                .settle_steps = settle_steps,
-                                .inside_decision = inside_decision != 0,
-                                .kept_elements = kept_elements,
-                                .elements = elements,
-                                .moved = trainer::OrEmpty(moved)});
+    pactrain::wire::Vote vote = {};
+    vote.layout_digest = trainer::ToWire(layout_digest);
+    vote.mask_digest = trainer::ToWire(mask_digest);
+    vote.kept_elements = kept_elements;
+    vote.elements = elements;
+    vote.steps_unchanged = steps_unchanged;
+    vote.settle_steps = settle_steps;
+    vote.inside_decision = inside_decision != 0 ? 1 : 0;
+    return session->impl->Vote(trainer::OrEmpty(moved), vote);
   });
 }
 
@@ -467,9 +436,9 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
 
 int pt_wait(pt_session* session, pt_step* out) {
   return trainer::Run(session, [&] {
-    trainer::StepReport report;
-    Error error = session->impl->Wait(&report);
-    if (error.ok() && out != nullptr) trainer::FillStep(report, out);
+    pt_step step;
+    Error error = session->impl->Wait(&step);
+    if (error.ok() && out != nullptr) *out = step;
     return error;
   });
 }
@@ -552,8 +521,7 @@ uint32_t pt_tracker_due(const pt_tracker* tracker) {
 }
 
 pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index) {
-  const trainer::MaskTracker::Range& range = tracker->impl.due()[index];
-  return {range.parameter, range.first, range.elements};
+  return tracker->impl.due()[index];
 }
 
 uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index,

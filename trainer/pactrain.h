@@ -60,12 +60,6 @@ enum pt_op { PT_SUM = 1, PT_XOR = 2 };
 enum pt_on_shrink { PT_ABORT = 0, PT_PAUSE = 1, PT_CONTINUE = 2 };
 #define PT_NO_RANK 0xFFFFFFFFu
 
-/* A piece of a bucket's elements. */
-typedef struct {
-  const void* data;
-  uint64_t elements;
-} pt_part;
-
 typedef struct {
   const char* agent; /* "unix:/run/pactrain/agent.sock" */
   const char* job;
@@ -110,32 +104,6 @@ typedef struct {
    * be had. */
   int32_t nccl;
 } pt_attach_options;
-
-typedef struct {
-  uint64_t version;
-  int32_t mode, codec; /* pt_mode, pt_codec */
-  pt_digest mask_digest, layout_digest;
-  char reason[256];
-} pt_decision;
-
-typedef struct {
-  uint64_t step;
-  uint32_t attempts; /* 1: went through at once */
-  uint32_t world_size;
-  int32_t dense; /* 1: all elements in fp32 although the decision said
-                    otherwise */
-  int32_t mode;  /* of the buckets of this step; FULL if any was */
-  int32_t codec;
-  uint64_t sent_bytes, received_bytes; /* by this node's agent, to and from
-                                          other sites */
-  uint64_t dense_bytes;                /* what FULL had sent there, in fp32 */
-  double link_rate; /* bytes per second to other sites at the best rates that
-                       the agent has measured so far; 0: none yet */
-  uint64_t elements,
-      submitted_elements; /* of this rank's buckets; after compaction */
-  double wait_seconds;    /* from the last submit to the commit */
-  pt_decision next;       /* in force for the next step */
-} pt_step;
 
 uint32_t pt_abi_version(void);
 const char* pt_version(void); /* of the software: "0.1.0" */
@@ -299,12 +267,6 @@ const char* pt_settings_difference(const char* settings, uint32_t rank,
  * own masks: at attach no masks are exchanged or declared. One thread
  * at a time. trainer/core/mask_tracker.h has the rules. */
 typedef struct pt_tracker pt_tracker;
-
-/* Elements [first, first + elements) of a parameter. */
-typedef struct {
-  uint32_t parameter;
-  uint64_t first, elements;
-} pt_range;
 
 typedef struct {
   uint64_t steps;

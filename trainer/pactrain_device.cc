@@ -103,7 +103,7 @@ int pt_plan_bucket(pt_session* session, uint32_t bucket, uint64_t elements,
     if (out == nullptr) return trainer::Invalid("out is null.\nPass a plan.");
     *out = trainer::ToPlan(
         session->impl->Plan(trainer::ToBucket(bucket, elements, bucket_layout)),
-        session->impl->decision(), session->impl->node_report().open);
+        session->impl->decision(), session->impl->node_report().open != 0);
     return {};
   });
 }
@@ -140,15 +140,15 @@ int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
     trainer::Bucket converted =
         trainer::ToBucket(bucket, elements, bucket_layout);
     converted.dtype = static_cast<trainer::Dtype>(trainer::ToByte(dtype));
-    trainer::NodePath found = trainer::NodePath::kHost;
-    trainer::Error error = session->impl->Reduce(
-        converted, trainer::ToWire(plan->mask_digest), plan->kept,
-        {.in = reinterpret_cast<const void*>(in),
-         .out = reinterpret_cast<void*>(out),
-         .elements = plan->kept,
-         .stream = stream},
-        &found);
-    *path = static_cast<int32_t>(found);
+    pt_path found = PT_PATH_HOST;
+    trainer::Error error =
+        session->impl->Reduce(converted, trainer::ToWire(plan->mask_digest),
+                              {.in = reinterpret_cast<const void*>(in),
+                               .out = reinterpret_cast<void*>(out),
+                               .elements = plan->kept,
+                               .stream = stream},
+                              &found);
+    *path = found;
     return error;
   });
 }
@@ -156,15 +156,7 @@ int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
 int pt_node_report(pt_session* session, pt_node* out) {
   return trainer::Run(session, [&]() -> trainer::Error {
     if (out == nullptr) return trainer::Invalid("out is null.\nPass it.");
-    const trainer::NodeReduce::Report report = session->impl->node_report();
-    *out = {};
-    out->open = report.open ? 1 : 0;
-    out->pending = report.pending ? 1 : 0;
-    out->taken = report.taken;
-    out->by_host = report.by_host;
-    out->nccl_seconds = report.nccl_seconds;
-    out->staged_seconds = report.staged_seconds;
-    trainer::CopyText(report.reason, out->reason, sizeof(out->reason));
+    *out = session->impl->node_report();
     return {};
   });
 }
@@ -231,7 +223,7 @@ int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
          .kept = plan->kept,
          .outside = packed->outside,
          .squares = packed->squares,
-         .path = static_cast<trainer::NodePath>(packed->path),
+         .path = static_cast<pt_path>(packed->path),
          .fill = [=] { return fill(bucket, arg) == 0; }},
         memory);
   });

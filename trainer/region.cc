@@ -17,7 +17,7 @@ void Region::Forget() {
   if (data_ != nullptr) madvise(data_, bytes_, MADV_DONTNEED);
 }
 
-std::string Region::Map(Fd fd, uint64_t bytes, Access access) {
+std::string Region::Map(base::Fd fd, uint64_t bytes, Access access) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kNeeded) != kNeeded) {

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/fd.h"
+#include "base/fd.h"
 
 namespace pactrain::trainer {
 
@@ -28,7 +28,7 @@ class Region {
   // Returns what is wrong, empty if mapped: not a memfd sealed against
   // shrinking and growing, another size than `bytes`, or the system refuses.
   // REQUIRES: nothing is mapped yet.
-  std::string Map(Fd fd, uint64_t bytes, Access access);
+  std::string Map(base::Fd fd, uint64_t bytes, Access access);
 
   // Its pages count as this process's again only when they are touched; what is
   // in them stays as it is.

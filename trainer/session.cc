@@ -12,10 +12,6 @@ namespace {
 
 Time Now() { return std::chrono::steady_clock::now().time_since_epoch(); }
 
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
 }  // namespace
 
 Session::Session(TrainerOptions options, std::optional<nccl::Setup> nccl)
@@ -135,7 +131,7 @@ Event Session::Handle(AgentLink::Packet packet) {
   return event;
 }
 
-Event Session::MapRegions(std::vector<Fd> fds) {
+Event Session::MapRegions(std::vector<base::Fd> fds) {
   std::string wrong;
   if (fds.size() != 2) {
     wrong = "Attached came with " + std::to_string(fds.size()) +
@@ -174,23 +170,22 @@ Event Session::Fill(const Placement& placement) {
   }
   kernels::TileRange piece = {0, 0};
   uint64_t outside = 0;
-  NodePath path = NodePath::kHost;
+  pt_path path = PT_PATH_HOST;
   if (memory.packed.has_value()) {
     outside = memory.packed->outside;
     path = memory.packed->path;
   }
   do {
-    piece = path == NodePath::kFollower
-                ? kernels::TileRange{0, placement.tiles()}
-                : PieceFrom(placement, piece.end);
+    piece = path == PT_PATH_FOLLOWER ? kernels::TileRange{0, placement.tiles()}
+                                     : PieceFrom(placement, piece.end);
     if (!memory.packed.has_value()) {
       outside += WriteTiles(placement, piece, memory.parts, slot_.data());
-    } else if (path != NodePath::kFollower) {
+    } else if (path != PT_PATH_FOLLOWER) {
       WritePacked(placement, piece, memory.out, slot_.data());
     }
     wire::Submit submit = state_.Submit(
         Now(), placement, placement.FilledBefore(piece.end), outside);
-    if (path != NodePath::kHost) {
+    if (path != PT_PATH_HOST) {
       submit.reduced = 1;
       submit.squares = memory.packed->squares;
     }
@@ -274,15 +269,15 @@ Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
 }
 
 bool Session::Stage(const Bucket& bucket, const wire::Digest128& mask,
-                    uint64_t kept, const nccl::Buffers& buffers) {
+                    const nccl::Buffers& buffers) {
   const Placement plan = state_.Plan(bucket);
   if (!node_.open() || state_.step_done() || plan.dense ||
-      plan.elements != kept || !Same(mask, MaskOf(plan))) {
+      plan.elements != buffers.elements || !Same(mask, MaskOf(plan))) {
     return false;
   }
   wire::Staged staged = node_.Stage(Now(), state_.next_step(), state_.attempt(),
                                     bucket.index, buffers);
-  staged.elements = kept;
+  staged.elements = buffers.elements;
   staged.decision_version = state_.decision().version;
   staged.bucket_layout = bucket.layout;
   staged.mask_digest = mask;
@@ -293,9 +288,8 @@ bool Session::Stage(const Bucket& bucket, const wire::Digest128& mask,
 }
 
 Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
-                      uint64_t kept, const nccl::Buffers& buffers,
-                      NodePath* path) {
-  *path = NodePath::kHost;
+                      const nccl::Buffers& buffers, pt_path* path) {
+  *path = PT_PATH_HOST;
   if (getpid() != owner_) return {};  // Its submit says so.
   bool begun = false;
   for (;;) {
@@ -307,7 +301,7 @@ Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
       if (state_.over()) return state_.error();
       if (event == Event::kWritten) ReadResults();
       if (event != Event::kNone) continue;
-      if (!begun && !Stage(bucket, mask, kept, buffers)) return {};
+      if (!begun && !Stage(bucket, mask, buffers)) return {};
       begun = true;
       if (auto answer = node_.TakeAnswer()) {
         state_.SetStaged(Now(), false);
@@ -326,7 +320,7 @@ Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
   }
 }
 
-NodeReduce::Report Session::node_report() {
+pt_node Session::node_report() {
   MutexLock lock(&mu_);
   return node_.report();
 }
@@ -351,7 +345,7 @@ Error Session::Take(const Bucket& bucket, Memory memory) {
   return event == Event::kOver ? state_.error() : Error{};
 }
 
-Error Session::Wait(StepReport* report) {
+Error Session::Wait(pt_step* report) {
   for (;;) {
     std::optional<Time> timeout;
     bool for_room = false;
@@ -378,12 +372,13 @@ Error Session::Wait(StepReport* report) {
   }
 }
 
-void Session::ForgetWholeStep(const StepReport& step) {
+void Session::ForgetWholeStep(const pt_step& step) {
   const bool whole = step.submitted_elements == step.elements;
+  const wire::Decision& next = state_.decision();
   // Whoever masks weights now, before the first compacted step, needs memory.
-  const bool switches = step.next.version != decision_version_ &&
-                        !Same(step.next.mask_digest, {});
-  decision_version_ = step.next.version;
+  const bool switches =
+      next.version != decision_version_ && !Same(next.mask_digest, {});
+  decision_version_ = next.version;
   if (whole ? switches : whole_step_) {
     slot_.Forget();
     result_.Forget();
@@ -396,10 +391,9 @@ Error Session::SetMasks(MaskSet masks) {
   return state_.SetMasks(std::move(masks));
 }
 
-Error Session::Vote(const TrainerState::VoteOptions& options) {
+Error Session::Vote(const std::string& moved, wire::Vote message) {
   MutexLock lock(&mu_);
-  wire::Vote message;
-  if (Error error = state_.Vote(options, &message); !error.ok()) return error;
+  if (Error error = state_.Vote(moved, &message); !error.ok()) return error;
   return Send(message) == Event::kOver ? state_.error() : Error{};
 }
 

@@ -51,9 +51,9 @@ class Session {
     wire::Digest128 mask = {};
     uint64_t kept = 0;     // By that mask; zero: all elements.
     uint64_t outside = 0;  // Elements outside it that are not zero.
-    double squares = 0;    // Of the kept ones, summed; if not kHost.
+    double squares = 0;    // Of the kept ones, summed; if not PT_PATH_HOST.
     // As Reduce() said of this bucket.
-    NodePath path = NodePath::kHost;
+    pt_path path = PT_PATH_HOST;
     // Puts all elements into the memory, in the bucket's dtype; false: cannot.
     // Called by whoever holds mu_.
     std::function<bool()> fill;
@@ -65,15 +65,17 @@ class Session {
       PACTRAIN_EXCLUDES(mu_);
   // Sums a bucket that is packed on the GPU with the node's other trainers, if
   // they do so now. Blocks until it is known which way it goes; `in` stays as
-  // it is, and after kHost nothing of `out` may be used, now or later.
+  // it is, and after PT_PATH_HOST nothing of `out` may be used, now or later.
   //   kInternal: the GPU does not come back from NCCL; final.
-  Error Reduce(const Bucket& bucket, const wire::Digest128& mask, uint64_t kept,
-               const nccl::Buffers& buffers, NodePath* path)
+  Error Reduce(const Bucket& bucket, const wire::Digest128& mask,
+               const nccl::Buffers& buffers, pt_path* path)
       PACTRAIN_EXCLUDES(mu_);
-  NodeReduce::Report node_report() PACTRAIN_EXCLUDES(mu_);
-  Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
+  pt_node node_report() PACTRAIN_EXCLUDES(mu_);
+  Error Wait(pt_step* report) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
-  Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
+  // As TrainerState::Vote().
+  Error Vote(const std::string& moved, wire::Vote message)
+      PACTRAIN_EXCLUDES(mu_);
   Error TellKeep(const wire::Digest128& mask_digest,
                  const std::vector<ParameterKeep>& parameters)
       PACTRAIN_EXCLUDES(mu_);
@@ -90,9 +92,8 @@ class Session {
   void Detach() PACTRAIN_EXCLUDES(mu_);
   // The destructor tells the agent nothing.
   void Abandon() PACTRAIN_EXCLUDES(mu_);
-  const TrainerOptions& options() const { return options_; }
   const std::optional<nccl::Setup>& nccl() const { return nccl_; }
-  const wire::Digest128& attach_id() const { return options_.attach_id; }
+  const wire::Digest128& attach_id() const { return options_.hello.attach_id; }
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
 
@@ -119,7 +120,7 @@ class Session {
   // event that the caller of Connect() must see; then the deadline.
   Event Pump() PACTRAIN_REQUIRES(mu_);
   Event Handle(AgentLink::Packet packet) PACTRAIN_REQUIRES(mu_);
-  Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
+  Event MapRegions(std::vector<base::Fd> fds) PACTRAIN_REQUIRES(mu_);
   Event Resubmit() PACTRAIN_REQUIRES(mu_);
   Error Take(const Bucket& bucket, Memory memory) PACTRAIN_REQUIRES(mu_);
   // Has all elements of the bucket, which is to be sent whole.
@@ -130,12 +131,12 @@ class Session {
   wire::Digest128 MaskOf(const Placement& placement) const
       PACTRAIN_REQUIRES(mu_);
   // Tells the agent that the bucket is staged; false: it goes by the host.
-  bool Stage(const Bucket& bucket, const wire::Digest128& mask, uint64_t kept,
+  bool Stage(const Bucket& bucket, const wire::Digest128& mask,
              const nccl::Buffers& buffers) PACTRAIN_REQUIRES(mu_);
   // Writes to the caller's memory what has come of the results.
   void ReadResults() PACTRAIN_REQUIRES(mu_);
   // After FULL steps compacted ones touch a part of the shared memory only.
-  void ForgetWholeStep(const StepReport& step) PACTRAIN_REQUIRES(mu_);
+  void ForgetWholeStep(const pt_step& step) PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);

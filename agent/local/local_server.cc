@@ -127,8 +127,8 @@ void LocalServer::WaitAccept() {
 
 void LocalServer::AcceptAll() {
   for (int accepted = 0; accepted < kAcceptsAtOnce; ++accepted) {
-    Fd socket(accept4(acceptor_.native_handle(), nullptr, nullptr,
-                      SOCK_NONBLOCK | SOCK_CLOEXEC));
+    base::Fd socket(accept4(acceptor_.native_handle(), nullptr, nullptr,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
       Admit(std::move(socket));
       continue;
@@ -144,7 +144,7 @@ void LocalServer::AcceptAll() {
   WaitAccept();
 }
 
-void LocalServer::Admit(Fd socket) {
+void LocalServer::Admit(base::Fd socket) {
   const absl::StatusOr<Peer> peer = PeerOf(socket.get());
   const uint64_t id = next_id_++;
   Entry& entry = links_[id];

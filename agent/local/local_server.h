@@ -104,7 +104,7 @@ class LocalServer : private TrainerLinkOwner {
               LocalEvents* events);
   void WaitAccept();
   void AcceptAll();
-  void Admit(Fd socket);
+  void Admit(base::Fd socket);
   // False: there is none, and nobody who could give way.
   bool TakePlace(Entry& entry, base::ConnectionPlaces& places);
   void OnGaveWay(const base::ConnectionPlaces& places,

@@ -34,7 +34,7 @@ TEST_F(LocalServerTest, MemoryArrivesSealedAndSharedBothWays) {
   attached.header = {wire::Kind::kAttached, sizeof(attached)};
   server_->Send(events_.hellos[0], PacketOf(attached),
                 {buffers.slot, buffers.result});
-  std::vector<Fd> fds;
+  std::vector<base::Fd> fds;
   ASSERT_TRUE(RunUntil([&] {
     return trainer.Receive(&attached, sizeof attached, &fds) == sizeof attached;
   }));
@@ -56,7 +56,8 @@ TEST_F(LocalServerTest, MemoryArrivesSealedAndSharedBothWays) {
 
   EXPECT_EQ(map(result, PROT_READ | PROT_WRITE), MAP_FAILED);
   EXPECT_LT(pwrite(result, "x", 1, 0), 0);
-  const Fd again(open(absl::StrCat("/proc/self/fd/", result).c_str(), O_RDWR));
+  const base::Fd again(
+      open(absl::StrCat("/proc/self/fd/", result).c_str(), O_RDWR));
   EXPECT_EQ(map(again.get(), PROT_READ | PROT_WRITE), MAP_FAILED);
   uint8_t* result_bytes = map(result, PROT_READ);
   ASSERT_NE(result_bytes, MAP_FAILED);
@@ -324,7 +325,8 @@ TEST_F(LocalServerTest, StaleSocketFileIsReplaced) {
 
 TEST_F(LocalServerTest, AFileOfAnotherKindIsLeftAlone) {
   server_.reset();
-  const Fd file(open(options_.socket_path.c_str(), O_CREAT | O_WRONLY, 0600));
+  const base::Fd file(
+      open(options_.socket_path.c_str(), O_CREAT | O_WRONLY, 0600));
   EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
               base::StatusIs(absl::StatusCode::kFailedPrecondition,
                              HasSubstr("file of another kind")));

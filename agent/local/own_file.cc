@@ -8,14 +8,14 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "agent/local/fd.h"
+#include "base/fd.h"
 #include "base/log.h"
 
 namespace pactrain::agent {
 
 std::string ReadOwnFile(const std::string& path, size_t most) {
   // Not blocked by a FIFO that somebody has put there.
-  const Fd file(
+  const base::Fd file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid() && errno == ENOENT) return "";
   struct stat info = {};
@@ -41,7 +41,8 @@ std::string ReadOwnFile(const std::string& path, size_t most) {
 bool ReplaceFile(const std::string& path, absl::string_view text) {
   const std::string other = path + ".new";
   unlink(other.c_str());
-  Fd file(open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  base::Fd file(
+      open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid()) return false;
   while (!text.empty()) {
     const ssize_t bytes = write(file.get(), text.data(), text.size());

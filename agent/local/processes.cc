@@ -22,7 +22,7 @@ constexpr size_t kStartField = 19;
 
 // All of a small file; empty: it cannot be read.
 std::string ReadSmall(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const base::Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> text;
   const ssize_t bytes = read(file.get(), text.data(), text.size());
   return bytes > 0 ? std::string(text.data(), static_cast<size_t>(bytes)) : "";
@@ -75,7 +75,8 @@ bool HasEnded(int process) {
 
 Former FindFormer(pid_t process, uint64_t start) {
   Former former;
-  former.process = Fd(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  former.process =
+      base::Fd(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
   if (!former.process.valid()) {
     former.dead = errno == ESRCH;
     return former;

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "agent/local/fd.h"
+#include "base/fd.h"
 
 namespace pactrain::agent {
 
@@ -33,7 +33,7 @@ bool HasEnded(int process);
 // The process that had this number and began then, as a pidfd.
 struct Former {
   bool dead = false;  // A fact: nobody has the number, or another one has.
-  Fd process;         // If it lives and can be watched.
+  base::Fd process;   // If it lives and can be watched.
 };
 Former FindFormer(pid_t process, uint64_t start);
 

@@ -38,8 +38,8 @@ TEST_F(UdsTest, sec_uds_fd_smuggle) {
   RawTrainer trainer = Connect();
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  const Fd read_end(ends[0]);
-  trainer.SendWithDescriptor(PacketOf(MakeHello()), Fd(ends[1]));
+  const base::Fd read_end(ends[0]);
+  trainer.SendWithDescriptor(PacketOf(MakeHello()), base::Fd(ends[1]));
   ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
   // Its only other holder would be the agent.
   char byte;

@@ -29,7 +29,7 @@ absl::Status Failed(const char* what, uint64_t bytes) {
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(
     const char* name, uint64_t bytes, TrainerMay trainer_may) {
   PT_CHECK(bytes > 0);
-  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  base::Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Failed("memfd_create", bytes);
   const auto size = static_cast<off_t>(bytes);
   if (ftruncate(fd.get(), size) != 0) return Failed("ftruncate", bytes);

@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "agent/local/fd.h"
+#include "base/fd.h"
 
 namespace pactrain::agent {
 
@@ -45,10 +45,10 @@ class SharedMemory {
   int fd() const { return fd_.get(); }
 
  private:
-  SharedMemory(Fd fd, absl::Span<uint8_t> bytes)
+  SharedMemory(base::Fd fd, absl::Span<uint8_t> bytes)
       : fd_(std::move(fd)), bytes_(bytes) {}
 
-  const Fd fd_;
+  const base::Fd fd_;
   const absl::Span<uint8_t> bytes_;
   std::atomic<uint64_t> reserved_ = 0;
 };

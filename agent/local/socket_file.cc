@@ -110,9 +110,9 @@ absl::Status PrepareDirectory(const std::string& path,
 // no trainer takes away the file there because nobody listens yet
 // (trainer/dead_socket.h), and no other agent replaces it. Others of ours hold
 // it for moments; a stranger who keeps it must not stop an agent.
-Fd LockDirectory(const std::string& path) {
+base::Fd LockDirectory(const std::string& path) {
   const std::string directory = path.substr(0, path.rfind('/') + 1);
-  Fd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  base::Fd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int tries = 0; tries < kLockTries; ++tries) {
     if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) break;
     if (errno != EWOULDBLOCK) break;  // It cannot be locked at all.
@@ -131,7 +131,7 @@ absl::Status RemoveStale(const std::string& path) {
                      ": there is a file of another kind; give another path"));
   }
   // Never waits: a queue that is full (EAGAIN) has an owner, too.
-  const Fd probe(
+  const base::Fd probe(
       socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = AddressOf(path);
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address),
@@ -172,9 +172,10 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path,
                                               std::optional<gid_t> group) {
   RETURN_IF_ERROR(ParseSocketPath(path).status());
   RETURN_IF_ERROR(PrepareDirectory(path, group));
-  const Fd lock = LockDirectory(path);
+  const base::Fd lock = LockDirectory(path);
   RETURN_IF_ERROR(RemoveStale(path));
-  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  base::Fd fd(
+      socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Unavailable(path, "socket");
   const sockaddr_un address = AddressOf(path);
   // Only our user may connect, from the very moment the file is there.
@@ -203,7 +204,7 @@ void SocketFile::Remove() {
       info.st_ino == inode_) {
     unlink(path_.c_str());
   }
-  fd_ = Fd();
+  fd_ = base::Fd();
 }
 
 }  // namespace pactrain::agent

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "agent/local/fd.h"
+#include "base/fd.h"
 
 namespace pactrain::agent {
 
@@ -42,13 +42,13 @@ class SocketFile {
   void Remove();
 
  private:
-  SocketFile(Fd fd, std::string path, dev_t device, ino_t inode)
+  SocketFile(base::Fd fd, std::string path, dev_t device, ino_t inode)
       : fd_(std::move(fd)),
         path_(std::move(path)),
         device_(device),
         inode_(inode) {}
 
-  Fd fd_;
+  base::Fd fd_;
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;

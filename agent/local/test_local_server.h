@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "agent/local/fd.h"
 #include "agent/local/local_server.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -67,7 +67,7 @@ class RawTrainer {
     ASSERT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  void SendWithDescriptor(std::string bytes, Fd descriptor) {
+  void SendWithDescriptor(std::string bytes, base::Fd descriptor) {
     iovec part = {bytes.data(), bytes.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message = {};
@@ -85,7 +85,8 @@ class RawTrainer {
               static_cast<ssize_t>(bytes.size()));
   }
   // The size of the next packet, 0 at the end, -1 if there is none now.
-  ssize_t Receive(void* packet, size_t bytes, std::vector<Fd>* fds = nullptr) {
+  ssize_t Receive(void* packet, size_t bytes,
+                  std::vector<base::Fd>* fds = nullptr) {
     iovec part = {packet, bytes};
     alignas(cmsghdr) char control[256] = {};
     msghdr message = {};
@@ -105,10 +106,10 @@ class RawTrainer {
     }
     return got;
   }
-  void Close() { fd_ = Fd(); }
+  void Close() { fd_ = base::Fd(); }
 
  private:
-  Fd fd_;
+  base::Fd fd_;
   bool connected_ = false;
 };
 

@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/local/fd.h"
 #include "agent/local/own_file.h"
 #include "agent/local/processes.h"
+#include "base/fd.h"
 #include "base/hex.h"
 #include "base/log.h"
 

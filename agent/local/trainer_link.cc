@@ -27,22 +27,23 @@ constexpr size_t kMaxDescriptors = 2;  // Slot and result.
 #endif
 
 // The process that connected. Invalid, with ESRCH: it has ended already.
-Fd OpenPeer(int socket, pid_t pid) {
+base::Fd OpenPeer(int socket, pid_t pid) {
   int process = -1;
   socklen_t size = sizeof process;
   // Its number may be another's by now.
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0) {
-    return Fd(process);
+    return base::Fd(process);
   }
   if (errno == EINVAL) errno = ESRCH;  // As systems before 6.16 say it.
-  if (errno == ESRCH) return Fd();
+  if (errno == ESRCH) return base::Fd();
   // An older system has but the number. Debian 12's libc has no pidfd_open().
-  return pid > 0 ? Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) : Fd();
+  return pid > 0 ? base::Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))
+                 : base::Fd();
 }
 
 }  // namespace
 
-TrainerLink::TrainerLink(asio::io_context& io, uint64_t id, Fd socket,
+TrainerLink::TrainerLink(asio::io_context& io, uint64_t id, base::Fd socket,
                          pid_t pid, const Limits& limits,
                          TrainerLinkOwner* owner)
     : id_(id),
@@ -59,7 +60,7 @@ void TrainerLink::Start() {
 }
 
 void TrainerLink::WatchProcess() {
-  Fd process = OpenPeer(socket_.native_handle(), pid_);
+  base::Fd process = OpenPeer(socket_.native_handle(), pid_);
   const bool dead = !process.valid() && errno == ESRCH;
   if (process.valid()) {
     process_.assign(process.Release());

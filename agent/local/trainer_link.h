@@ -17,11 +17,11 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "agent/local/fd.h"
 #include "agent/local/shared_memory.h"
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
+#include "base/fd.h"
 
 namespace pactrain::agent {
 
@@ -47,7 +47,7 @@ class TrainerLink : public std::enable_shared_from_this<TrainerLink> {
   };
 
   // `socket` is a non-blocking SOCK_SEQPACKET; `pid` its peer, 0 if unknown.
-  TrainerLink(asio::io_context& io, uint64_t id, Fd socket, pid_t pid,
+  TrainerLink(asio::io_context& io, uint64_t id, base::Fd socket, pid_t pid,
               const Limits& limits, TrainerLinkOwner* owner);
 
   void Start();

@@ -15,7 +15,8 @@ import pytest
 from rooms import ALLOWED, LINKS, TEST_ROOMS, room_of
 
 OWN_ROOMS = (
-    *("wire", "membership_abi", "safe_folders", "proto_convert", "libtorch", "version", "weakened"),
+    *("wire", "membership_abi", "proto_convert", "libtorch"),
+    *("fd", "safe_folders", "version", "weakened"),
 )
 ROOT = Path(__file__).resolve().parent.parent.parent
 

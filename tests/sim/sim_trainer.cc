@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "trainer/core/text.h"
 
 namespace pactrain::sim {
 namespace {
@@ -37,33 +38,34 @@ void SimTrainer::MakeState(const Claim& claim, absl::Duration patience) {
   ++connection_;
   trainer::TrainerOptions o;
   o.agent = "simulated";
-  o.job = "job";
-  o.launch = options_.launch;
-  o.rank = options_.rank;
-  o.world_size = options_.world_size;
+  wire::Hello& hello = o.hello;
+  trainer::SetText(hello.job, "job");
+  trainer::SetText(hello.launch, options_.launch);
+  hello.rank = options_.rank;
+  hello.world_size = options_.world_size;
   attach_id_ = {Hash({77, options_.process}),
                 static_cast<uint64_t>(connection_)};
-  o.attach_id = attach_id_;
-  o.last_attach_id = seat_id_;
-  o.last_generation = generation_;
-  o.seat = seat_;
-  o.model_digest = {1, 1};
-  o.model_summary = "simulated";
-  o.elements = workload_->elements();
-  o.resume_step = claimed_step_ = claim.next_step;
-  o.replace = options_.replace;
-  o.lineage = {claim.lineage.hi, claim.lineage.lo};
-  o.committed = claim.committed;
-  o.parameters = {claim.parameters.hi, claim.parameters.lo};
-  o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
+  hello.attach_id = attach_id_;
+  hello.last_attach_id = seat_id_;
+  hello.last_generation = generation_;
+  std::copy(seat_.begin(), seat_.end(), hello.seat);
+  hello.model_digest = {1, 1};
+  trainer::SetText(hello.model_summary, "simulated");
+  hello.elements = workload_->elements();
+  hello.resume_step = claimed_step_ = claim.next_step;
+  hello.replace = options_.replace ? 1 : 0;
+  hello.lineage = {claim.lineage.hi, claim.lineage.lo};
+  hello.committed = claim.committed;
+  hello.parameters = {claim.parameters.hi, claim.parameters.lo};
+  hello.on_shrink = static_cast<uint8_t>(options_.on_shrink);
   o.gse = options_.gse;
-  o.activate_every = workload_->activate_every();
+  hello.activate_every = workload_->activate_every();
   const bool has_state = claim.lineage.hi != 0 || claim.lineage.lo != 0;
   if (!has_state && workload_->declares()) {
-    o.mask_digest = workload_->MaskDigest(own_.mask_epoch);
-    o.layout_digest = workload_->LayoutDigest(0);
-    o.kept_elements = workload_->KeptElements(own_.mask_epoch);
-    o.declared_elements = workload_->elements();
+    hello.mask_digest = workload_->MaskDigest(own_.mask_epoch);
+    hello.layout_digest = workload_->LayoutDigest(0);
+    hello.kept_elements = workload_->KeptElements(own_.mask_epoch);
+    hello.declared_elements = workload_->elements();
   }
   o.attach_timeout =
       std::chrono::nanoseconds(absl::ToInt64Nanoseconds(patience));
@@ -202,22 +204,21 @@ void SimTrainer::OpenNextStep() {
 }
 
 void SimTrainer::Vote(bool inside) {
-  trainer::TrainerState::VoteOptions vote;
+  wire::Vote vote = {};
   vote.layout_digest = workload_->LayoutDigest(0);
   vote.mask_digest = workload_->MaskDigest(own_.mask_epoch);
   vote.steps_unchanged = 1;
   vote.settle_steps = 1;
-  vote.inside_decision = inside;
+  vote.inside_decision = inside ? 1 : 0;
   vote.kept_elements = workload_->KeptElements(own_.mask_epoch);
   vote.elements = workload_->elements();
-  wire::Vote message;
-  if (state_->Vote(vote, &message).ok()) send_(message);
+  if (state_->Vote("", &vote).ok()) send_(vote);
 }
 
 void SimTrainer::FinishStep() {
   trainer::Error failed;
   if (state_->step_done()) {
-    trainer::StepReport report;
+    pt_step report;
     failed = state_->TakeStep(&report);
     open_ = false;
     if (failed.ok()) {

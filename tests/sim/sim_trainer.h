@@ -190,7 +190,7 @@ class SimTrainer {
       const trainer::TrainerState::Results& results) const;
   void FinishStep();
   static int LevelsOf(trainer::Codec codec);  // 0: exact.
-  void ReportCommit(const trainer::StepReport& report);
+  void ReportCommit(const pt_step& report);
   void Finish(End end, const std::string& why = "");
   void Watch();
 

@@ -110,8 +110,9 @@ void SimTrainer::SubmitLater(absl::Duration delay) {
 void SimTrainer::Write(const trainer::Placement& placement) {
   const std::vector<float> data = workload_->BucketData(
       rank_, instance_, step_, contribution_, placement.bucket.index);
-  const uint64_t outside = trainer::WriteBucket(
-      placement, trainer::Parts({{data.data(), data.size()}}), slot_->data());
+  const uint64_t outside = trainer::WriteTiles(
+      placement, {0, placement.tiles()},
+      trainer::Parts({{data.data(), data.size()}}), slot_->data());
   // In pieces, of which some bring nothing.
   uint64_t filled = 0;
   do {
@@ -182,7 +183,7 @@ int SimTrainer::LevelsOf(trainer::Codec codec) {
   return 0;
 }
 
-void SimTrainer::ReportCommit(const trainer::StepReport& report) {
+void SimTrainer::ReportCommit(const pt_step& report) {
   std::vector<Oracle::Bucket> buckets;
   for (size_t b = 0; b < Buckets(); ++b) {
     if (b >= state_->placements().size()) {

@@ -160,10 +160,10 @@ TileRange PieceFrom(const Placement& placement, size_t first) {
   return {first, end};
 }
 
-Parts::Parts(const std::vector<Part>& parts) {
+Parts::Parts(const std::vector<pt_part>& parts) {
   parts_.reserve(parts.size());
   ends_.reserve(parts.size());
-  for (const Part& part : parts) {
+  for (const pt_part& part : parts) {
     if (part.elements == 0) continue;
     const uint64_t begin = elements();
     parts_.push_back(part);
@@ -179,7 +179,7 @@ size_t Parts::Find(uint64_t element) const {
 bool Parts::Overlaps(const void* memory, Dtype dtype) const {
   const auto first = reinterpret_cast<uintptr_t>(memory);
   const uint64_t bytes = elements() * Width(dtype);
-  for (const Part& part : parts_) {
+  for (const pt_part& part : parts_) {
     const auto begin = reinterpret_cast<uintptr_t>(part.data);
     if (begin < first + bytes && first < begin + part.elements * Width(dtype)) {
       return true;
@@ -217,11 +217,6 @@ uint64_t WriteTiles(const Placement& placement, TileRange tiles,
   return outside;
 }
 
-uint64_t WriteBucket(const Placement& placement, const Parts& parts,
-                     uint8_t* slot) {
-  return WriteTiles(placement, {0, placement.tiles()}, parts, slot);
-}
-
 void WritePacked(const Placement& placement, TileRange tiles,
                  const void* packed, uint8_t* slot) {
   CopyKept(placement, tiles, packed, slot + placement.offset);
@@ -253,11 +248,6 @@ void ReadTiles(const Placement& placement, TileRange tiles,
   } else {
     kernels::Divide(in + first, count, divisor, wide + first);
   }
-}
-
-void ReadBucket(const Placement& placement, const uint8_t* result,
-                uint32_t world_size, void* out) {
-  ReadTiles(placement, {0, placement.tiles()}, result, world_size, out);
 }
 
 }  // namespace pactrain::trainer

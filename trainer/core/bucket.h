@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/mask_plan.h"
+#include "trainer/membership_abi.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -44,13 +45,9 @@ struct Bucket {
 // other in pieces of memory.
 class Parts {
  public:
-  struct Part {
-    const void* data = nullptr;
-    uint64_t elements = 0;
-  };
   Parts() = default;
   // Those without elements are left out.
-  explicit Parts(const std::vector<Part>& parts);
+  explicit Parts(const std::vector<pt_part>& parts);
 
   uint64_t elements() const { return ends_.empty() ? 0 : ends_.back(); }
   size_t size() const { return parts_.size(); }
@@ -64,7 +61,7 @@ class Parts {
   bool Overlaps(const void* memory, Dtype dtype) const;
 
  private:
-  std::vector<Part> parts_;
+  std::vector<pt_part> parts_;
   std::vector<uint64_t> ends_;
 };
 
@@ -97,9 +94,6 @@ kernels::TileRange PieceFrom(const Placement& placement, size_t first);
 // REQUIRES: parts.elements() == bucket.elements.
 uint64_t WriteTiles(const Placement& placement, kernels::TileRange tiles,
                     const Parts& parts, uint8_t* slot);
-// All of them.
-uint64_t WriteBucket(const Placement& placement, const Parts& parts,
-                     uint8_t* slot);
 
 // The same of a bucket whose kept elements lie at `packed`, one after the other
 // in fp32; without a mask all are.
@@ -114,9 +108,6 @@ void ReadTiles(const Placement& placement, kernels::TileRange tiles,
 // The sums themselves, of what is kept alone.
 void ReadPacked(const Placement& placement, kernels::TileRange tiles,
                 const uint8_t* result, void* packed);
-// All of them.
-void ReadBucket(const Placement& placement, const uint8_t* result,
-                uint32_t world_size, void* out);
 
 }  // namespace pactrain::trainer
 

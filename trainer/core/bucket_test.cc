@@ -55,6 +55,10 @@ Parts Whole(const std::vector<T>& data) {
   return Parts({{data.data(), data.size()}});
 }
 
+kernels::TileRange All(const Placement& placement) {
+  return {0, placement.tiles()};
+}
+
 // Large enough for several pieces; nothing is kept of the last tiles.
 Placement Large(bool masked) {
   constexpr size_t kLarge = 700'001;
@@ -74,7 +78,7 @@ TEST(BucketTest, PiecesWriteWhatTheWholeBucketIsAndOnlyTheLastFillsIt) {
     std::vector<float> data(placement.bucket.elements);
     for (size_t i = 0; i < data.size(); ++i) data[i] = Value(i);
     std::vector<uint8_t> whole(placement.bytes()), pieces(placement.bytes());
-    WriteBucket(placement, Whole(data), whole.data());
+    WriteTiles(placement, All(placement), Whole(data), whole.data());
     kernels::TileRange piece = {0, 0};
     int count = 0;
     while (piece.end < placement.tiles()) {
@@ -103,7 +107,7 @@ class Cut {
     }
   }
   Parts parts() const {
-    std::vector<Parts::Part> parts;
+    std::vector<pt_part> parts;
     for (const std::vector<T>& piece : pieces_) {
       parts.push_back({piece.data() + 1, piece.size() - 1});
     }
@@ -132,17 +136,19 @@ TEST(BucketTest, PartsGiveWhatTheWholeBucketGives) {
       narrow.bucket.dtype = Dtype::kBfloat16;
       std::vector<uint8_t> whole(128 + 4 * kElements), parts(whole.size());
       const uint64_t outside =
-          WriteBucket(placement, Whole(Floats()), whole.data());
+          WriteTiles(placement, All(placement), Whole(Floats()), whole.data());
       for (const auto& ends : kCuts) {
         parts.assign(parts.size(), 0);
         const Cut<float> wide_cut(Floats(), ends);
-        EXPECT_EQ(WriteBucket(placement, wide_cut.parts(), parts.data()),
+        EXPECT_EQ(WriteTiles(placement, All(placement), wide_cut.parts(),
+                             parts.data()),
                   outside);
         EXPECT_EQ(parts, whole);
         parts.assign(parts.size(), 0);
         const Cut<uint16_t> narrow_cut(Bf16s(), ends);
-        EXPECT_EQ(WriteBucket(narrow, narrow_cut.parts(), parts.data()),
-                  outside);
+        EXPECT_EQ(
+            WriteTiles(narrow, All(narrow), narrow_cut.parts(), parts.data()),
+            outside);
         EXPECT_EQ(parts, whole);
       }
     }
@@ -157,10 +163,10 @@ TEST(BucketTest, ResultsReadTileByTileAreTheWholeResult) {
       std::vector<uint8_t> region(128 + 4 * kElements);
       Placement wide = placement;
       wide.bucket.dtype = Dtype::kFloat32;
-      WriteBucket(wide, Whole(Floats()), region.data());
+      WriteTiles(wide, All(wide), Whole(Floats()), region.data());
       std::vector<float> whole(kElements, 7.0f), tiles(kElements, 8.0f);
       const bool is_wide = dtype == Dtype::kFloat32;
-      ReadBucket(placement, region.data(), 4, whole.data());
+      ReadTiles(placement, All(placement), region.data(), 4, whole.data());
       size_t tile = 0;
       for (uint64_t filled = 0; tile < placement.tiles(); filled += 500) {
         const size_t end = placement.FilledTiles(tile, filled);
@@ -199,18 +205,19 @@ TEST(BucketTest, WriteThenReadOfOneRankIsTheBucketItself) {
   std::vector<uint8_t> region(128 + 4 * kElements);
   const std::vector<float> data = Floats();
   const Placement placement = Place(Dtype::kFloat32, nullptr);
-  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 0u);
+  EXPECT_EQ(WriteTiles(placement, All(placement), Whole(data), region.data()),
+            0u);
   std::vector<float> out(kElements);
-  ReadBucket(placement, region.data(), 1, out.data());
+  ReadTiles(placement, All(placement), region.data(), 1, out.data());
   EXPECT_EQ(out, data);
 }
 
 TEST(BucketTest, CompactedBucketIsExpandedAndDivided) {
   std::vector<uint8_t> region(128 + 4 * kElements);
   const Placement placement = Place(Dtype::kFloat32, EveryThird());
-  WriteBucket(placement, Whole(Floats()), region.data());
+  WriteTiles(placement, All(placement), Whole(Floats()), region.data());
   std::vector<float> out(kElements, 7.0f);
-  ReadBucket(placement, region.data(), 4, out.data());
+  ReadTiles(placement, All(placement), region.data(), 4, out.data());
   for (size_t i = 0; i < kElements; ++i) {
     ASSERT_EQ(out[i], i % 3 == 0 ? Value(i) / 4 : 0.0f) << i;
   }
@@ -222,12 +229,12 @@ TEST(BucketTest, Bf16TravelsAsFp32AndComesBackAsBf16) {
        {std::shared_ptr<const kernels::MaskPlan>(), EveryThird()}) {
     std::vector<uint8_t> region(128 + 4 * kElements);
     const Placement placement = Place(Dtype::kBfloat16, mask);
-    WriteBucket(placement, Whole(data), region.data());
+    WriteTiles(placement, All(placement), Whole(data), region.data());
     float first = 0;
     std::memcpy(&first, region.data() + 128, 4);
     EXPECT_EQ(first, Value(0));
     std::vector<uint16_t> out(kElements, 0x1234);
-    ReadBucket(placement, region.data(), 1, out.data());
+    ReadTiles(placement, All(placement), region.data(), 1, out.data());
     for (size_t i = 0; i < kElements; ++i) {
       const bool kept = mask == nullptr || i % 3 == 0;
       ASSERT_EQ(out[i], kept ? data[i] : 0) << i;
@@ -245,11 +252,14 @@ TEST(BucketTest, ElementsOutsideTheMaskAreCountedWhenAskedFor) {
   kernels::ToBf16(data.data(), kElements, narrow.data());
 
   Placement placement = Place(Dtype::kFloat32, EveryThird());
-  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 0u);
+  EXPECT_EQ(WriteTiles(placement, All(placement), Whole(data), region.data()),
+            0u);
   placement.count_outside = true;
-  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 2u);
+  EXPECT_EQ(WriteTiles(placement, All(placement), Whole(data), region.data()),
+            2u);
   placement.bucket.dtype = Dtype::kBfloat16;
-  EXPECT_EQ(WriteBucket(placement, Whole(narrow), region.data()), 2u);
+  EXPECT_EQ(WriteTiles(placement, All(placement), Whole(narrow), region.data()),
+            2u);
 }
 
 TEST(BucketTest, XorWordsAreCopiedBitForBitAndNotDivided) {
@@ -257,16 +267,16 @@ TEST(BucketTest, XorWordsAreCopiedBitForBitAndNotDivided) {
   Placement placement = Place(Dtype::kFloat32, nullptr);
   placement.bucket.op = Op::kXor;
   std::vector<uint32_t> words(kElements, 0x7f800001);  // A signalling NaN.
-  WriteBucket(placement, Whole(words), region.data());
+  WriteTiles(placement, All(placement), Whole(words), region.data());
   std::vector<uint32_t> out(kElements);
-  ReadBucket(placement, region.data(), 4, out.data());
+  ReadTiles(placement, All(placement), region.data(), 4, out.data());
   EXPECT_THAT(out, Each(0x7f800001u));
 }
 
 TEST(BucketTest, EmptyBucketTouchesNothing) {
   Placement placement;
-  EXPECT_EQ(WriteBucket(placement, Parts(), nullptr), 0u);
-  ReadBucket(placement, nullptr, 2, nullptr);
+  EXPECT_EQ(WriteTiles(placement, All(placement), Parts(), nullptr), 0u);
+  ReadTiles(placement, All(placement), nullptr, 2, nullptr);
 }
 
 }  // namespace

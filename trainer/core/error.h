@@ -19,6 +19,10 @@ struct Error {
   bool ok() const { return code == wire::Code::kOk; }
 };
 
+inline Error Invalid(const std::string& text) {
+  return {.code = wire::Code::kInvalidArgument, .text = text};
+}
+
 }  // namespace pactrain::trainer
 
 #endif  // PACTRAIN_TRAINER_CORE_ERROR_H_

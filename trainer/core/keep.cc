@@ -52,12 +52,11 @@ Error MakeKeep(const wire::Digest128& mask_digest,
   for (const ParameterKeep& parameter : parameters) {
     if (parameter.kept > parameter.elements ||
         parameter.elements > kMaxElements - message->others_elements) {
-      return {.code = wire::Code::kInvalidArgument,
-              .text = "parameter " + Escaped(parameter.name) + " keeps " +
-                      std::to_string(parameter.kept) + " of " +
-                      std::to_string(parameter.elements) +
-                      " elements, allowed kept <= elements and together <= " +
-                      std::to_string(kMaxElements) + ".\nCorrect the counts."};
+      return Invalid("parameter " + Escaped(parameter.name) + " keeps " +
+                     std::to_string(parameter.kept) + " of " +
+                     std::to_string(parameter.elements) +
+                     " elements, allowed kept <= elements and together <= " +
+                     std::to_string(kMaxElements) + ".\nCorrect the counts.");
     }
     message->others_kept += parameter.kept;
     message->others_elements += parameter.elements;

@@ -22,10 +22,9 @@ std::string WithCommas(uint64_t number) {
 }
 
 // Words [first, end) of all parameters in a row.
-std::vector<MaskTracker::Range> Cut(
-    const std::vector<MaskTracker::Parameter>& parameters, uint64_t first,
-    uint64_t end) {
-  std::vector<MaskTracker::Range> ranges;
+std::vector<pt_range> Cut(const std::vector<MaskTracker::Parameter>& parameters,
+                          uint64_t first, uint64_t end) {
+  std::vector<pt_range> ranges;
   uint64_t start = 0;  // The parameter's first word.
   for (uint32_t i = 0; i < parameters.size(); ++i) {
     const uint64_t words = Words(parameters[i].elements);
@@ -66,12 +65,12 @@ MaskTracker::MaskTracker(std::vector<Parameter> parameters,
   }
 }
 
-const std::vector<MaskTracker::Range>& MaskTracker::due() const {
+const std::vector<pt_range>& MaskTracker::due() const {
   return all_due_ ? all_ : parts_[phase_ % parts_.size()];
 }
 
 uint64_t MaskTracker::Look(size_t index, const float* values) {
-  const Range& range = due()[index];
+  const pt_range& range = due()[index];
   Tracked& tracked = tracked_[range.parameter];
   const kernels::ZeroChanges seen = kernels::UpdateNonZero(
       values, range.elements, tracked.words.data() + range.first / kWord);

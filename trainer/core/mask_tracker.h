@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/membership_abi.h"
+
 namespace pactrain::trainer {
 
 class MaskTracker {
@@ -30,12 +32,6 @@ class MaskTracker {
 
   struct Parameter {
     std::string name;
-    uint64_t elements = 0;
-  };
-  // Elements [first, first + elements) of a parameter.
-  struct Range {
-    uint32_t parameter = 0;
-    uint64_t first = 0;
     uint64_t elements = 0;
   };
   // Elements that became zero, and that came back.
@@ -49,7 +45,7 @@ class MaskTracker {
   MaskTracker(std::vector<Parameter> parameters, uint32_t settle_steps);
 
   // What this step has to look at: at first, and after Restart(), everything.
-  const std::vector<Range>& due() const;
+  const std::vector<pt_range>& due() const;
   // Compares range `index` of due() with its values. Twice is as good as once.
   // Returns how many elements moved; in the very first look none do.
   uint64_t Look(size_t index, const float* values);
@@ -88,8 +84,9 @@ class MaskTracker {
 
   uint64_t settle_;
   std::vector<Tracked> tracked_;
-  std::vector<Range> all_;
-  std::vector<std::vector<Range>> parts_;  // One for each step of the period.
+  std::vector<pt_range> all_;
+  // One for each step of the period.
+  std::vector<std::vector<pt_range>> parts_;
   bool all_due_ = true;
   bool first_ = true;  // Nothing is known yet, so nothing can change.
   bool changed_ = false;

@@ -21,7 +21,7 @@ class Model {
   // Returns how many elements were looked at.
   uint64_t Step() {
     uint64_t seen = 0;
-    const std::vector<MaskTracker::Range> due = tracker.due();
+    const std::vector<pt_range> due = tracker.due();
     for (size_t i = 0; i < due.size(); ++i) {
       tracker.Look(i, weights[due[i].parameter].data() + due[i].first);
       seen += due[i].elements;
@@ -106,7 +106,7 @@ TEST(MaskTrackerTest, WhatIsSettledWasLookedAtSinceTheLastChange) {
 TEST(MaskTrackerTest, AStepThatIsTriedAgainLooksAtTheSame) {
   Model model({{"a", 1000}});
   model.Steps(3);
-  const std::vector<MaskTracker::Range> due = model.tracker.due();
+  const std::vector<pt_range> due = model.tracker.due();
   model.tracker.Look(0, model.weights[0].data() + due[0].first);
   EXPECT_EQ(model.tracker.due()[0].first, due[0].first);
   model.Step();

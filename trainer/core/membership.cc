@@ -10,7 +10,6 @@
 #include "base/weakened.h"
 #include "trainer/core/settings.h"
 #include "trainer/core/text.h"
-#include "trainer/core/transfer_progress.h"
 #include "xxhash.h"
 
 namespace pactrain::trainer {
@@ -21,6 +20,10 @@ constexpr uint32_t kMaxRanks = 1024;  // protocol/limits.h
 constexpr size_t kRankBits = kMaxRanks / 8;
 constexpr auto kRetry = std::chrono::milliseconds(200);
 constexpr std::chrono::nanoseconds kLeastAttach = std::chrono::seconds(1);
+// While all wait for a state: a shorter wait needs no words, and a longer one
+// no more often.
+constexpr std::chrono::nanoseconds kQuiet = std::chrono::seconds(5);
+constexpr size_t kMostNamed = 8;
 
 // Messages as they are sent; of one machine type, so in its order of bytes.
 struct Header {
@@ -107,6 +110,26 @@ std::string KindName(int32_t kind) { return kind == PT_CPP ? "C++" : "Python"; }
 
 std::string OrNothing(const std::string& shared) {
   return shared.empty() ? "nothing" : shared;
+}
+
+// "ranks 2, 3 take"
+std::string TakersText(const std::vector<uint32_t>& takers) {
+  if (takers.size() == 1) return RankText(takers[0]) + " takes";
+  std::string text = "ranks ";
+  for (size_t i = 0; i < std::min(takers.size(), kMostNamed); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(takers[i]);
+  }
+  if (takers.size() > kMostNamed) {
+    text += " and " + std::to_string(takers.size() - kMostNamed) + " more";
+  }
+  return text + " take";
+}
+
+std::string Megabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", static_cast<double>(bytes) / 1e6);
+  return text;
 }
 
 }  // namespace
@@ -471,16 +494,13 @@ pt_todo Membership::SendPiece(Time now) {
     std::memcpy(sent_.data(), given_[transfer.part] + offset_, bytes);
   }
   pt_todo todo = Exchange(Doing::kPiece, "piece", bytes);
-  text_ = LineAt(
-      {.takers = Takers(),
-       .giver = transfer.giver,
-       .what = transfer.part == kCommon ? "the model" : "optimizers and script",
-       .bytes = offset_,
-       .all = size_,
-       .told = progress_told_},
-      now);
-  if (text_.empty()) return todo;
+  if (now - progress_told_ < kQuiet) return todo;
   progress_told_ = now;
+  // "rank 3 takes the model of rank 0: 12.5 of 97.5 MB"
+  text_ = TakersText(Takers()) +
+          (transfer.part == kCommon ? " the model" : " optimizers and script") +
+          " of " + RankText(transfer.giver) + ": " + Megabytes(offset_) +
+          " of " + Megabytes(size_) + " MB";
   todo.tell = text_.c_str();
   todo.warn = transfer.taken ? 1 : 0;
   return todo;

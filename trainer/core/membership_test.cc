@@ -223,6 +223,25 @@ TEST(MembershipTest, AShortTransferSaysNothing) {
                                   "steps"));
 }
 
+TEST(MembershipTest, OfManyWhoTakeAStateNotAllAreNamed) {
+  std::vector<Rank> ranks(12);
+  std::vector<Rank*> all;
+  std::vector<uint32_t> needy;
+  for (uint32_t r = 0; r < ranks.size(); ++r) {
+    all.push_back(&ranks[r]);
+    ranks[r].newcomer = r > 0;
+    if (r > 0) needy.push_back(r);
+  }
+  ranks[0].Begin();
+  Enter(all, 0, needy);
+  for (Rank* rank : all) rank->now = seconds(5);
+  EXPECT_TRUE(Step(all));
+  EXPECT_TRUE(Step(all));
+  EXPECT_STREQ(ranks[11].todo.tell,
+               "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more take the model of rank "
+               "0: 0.0 of 0.0 MB");
+}
+
 // The wait for who gives counts; only those who take it are told loudly.
 TEST(MembershipTest, OptimizersOfAKindAreToldWithThoseWhoTakeThem) {
   Rank python, cpp(PT_CPP), young, other(PT_CPP);

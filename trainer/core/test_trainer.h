@@ -20,9 +20,9 @@ inline constexpr uint64_t kBaseStep = 10;
 inline TrainerOptions Options() {
   TrainerOptions options;
   options.agent = "unix:/run/agent.sock";
-  options.job = "job";
-  options.world_size = 4;
-  options.elements = 1000;
+  SetText(options.hello.job, "job");
+  options.hello.world_size = 4;
+  options.hello.elements = 1000;
   options.attach_timeout = std::chrono::seconds(30);
   return options;
 }
@@ -142,9 +142,13 @@ class TestTrainer : public ::testing::Test {
     Submit(MakeBucket(1, 100, true));
   }
 
+  // Of report_.
+  Mode mode() const { return static_cast<Mode>(report_.mode); }
+  Codec codec() const { return static_cast<Codec>(report_.codec); }
+
   Time now_ = std::chrono::seconds(1000);
   TrainerState state_;
-  StepReport report_;
+  pt_step report_ = {};
 };
 
 }  // namespace pactrain::trainer

@@ -111,12 +111,12 @@ class ElasticTest : public TrainerAttachTest {
  protected:
   static TrainerOptions Elastic() {
     TrainerOptions options = Options();
-    options.rank = 3;
-    options.on_shrink = 2;
-    options.lineage = {6, 7};
-    options.committed = 30;
-    options.replace = true;
-    options.resume_step = 40;
+    options.hello.rank = 3;
+    options.hello.on_shrink = 2;
+    options.hello.lineage = {6, 7};
+    options.hello.committed = 30;
+    options.hello.replace = 1;
+    options.hello.resume_step = 40;
     return options;
   }
   ElasticTest() : TrainerAttachTest(Elastic()) {}
@@ -145,7 +145,7 @@ TEST_F(ElasticTest, AnotherPlaceIsTakenAndCounts) {
   wire::Committed committed = Committed(kBaseStep);
   committed.world_size = 2;
   EXPECT_EQ(Say(committed), Event::kStepDone);
-  StepReport report;
+  pt_step report;
   EXPECT_TRUE(state_.TakeStep(&report).ok());
   EXPECT_EQ(report.world_size, 2u);
 }
@@ -180,8 +180,8 @@ TEST_F(ElasticTest, OfASilentAgentItMayRejoin) {
 
 TEST_F(TrainerAttachTest, NothingIsSubmittedOrVotedBeforeAttached) {
   EXPECT_EQ(TryPlace(MakeBucket(0, 1, true)).code, Code::kInvalidArgument);
-  wire::Vote vote;
-  EXPECT_EQ(state_.Vote({}, &vote).code, Code::kInvalidArgument);
+  wire::Vote vote = {};
+  EXPECT_EQ(state_.Vote("", &vote).code, Code::kInvalidArgument);
 }
 
 TEST_F(TrainerAttachTest, DamagedPacketsBreakTheProtocol) {
@@ -223,17 +223,28 @@ TEST(TrainerOptionsTest, OptionsOutOfRangeAreNamed) {
     EXPECT_EQ(CheckOptions(options).code, Code::kInvalidArgument);
     return CheckOptions(options).text;
   };
-  EXPECT_THAT(text([](auto& o) { o.job = ""; }), HasSubstr("job"));
-  EXPECT_THAT(text([](auto& o) { o.job = std::string(64, 'a'); }),
-              HasSubstr("job has 64 characters"));
-  EXPECT_THAT(text([](auto& o) { o.world_size = 0; }), HasSubstr("world_size"));
-  EXPECT_THAT(text([](auto& o) { o.rank = 4; }), HasSubstr("rank is 4"));
-  EXPECT_THAT(text([](auto& o) { o.model = 16; }), HasSubstr("model"));
-  EXPECT_THAT(text([](auto& o) { o.elements = 0; }), HasSubstr("elements"));
-  EXPECT_THAT(text([](auto& o) { o.slot_bytes = ~0ull; }),
+  EXPECT_THAT(text([](auto& o) { o.hello.job[0] = 0; }), HasSubstr("job"));
+  EXPECT_THAT(text([](auto& o) { o.hello.world_size = 0; }),
+              HasSubstr("world_size"));
+  EXPECT_THAT(text([](auto& o) { o.hello.rank = 4; }), HasSubstr("rank is 4"));
+  EXPECT_THAT(text([](auto& o) { o.hello.model = 16; }), HasSubstr("model"));
+  EXPECT_THAT(text([](auto& o) { o.hello.elements = 0; }),
+              HasSubstr("elements"));
+  EXPECT_THAT(text([](auto& o) { o.hello.slot_bytes = ~0ull; }),
               HasSubstr("slot_bytes"));
   EXPECT_THAT(text([](auto& o) { o.attach_timeout = Time::zero(); }),
               HasSubstr("attach_timeout"));
+}
+
+TEST(TrainerOptionsTest, NamesThatDoNotFitAreRefused) {
+  wire::Hello hello = {};
+  const Error error = SetName("job", std::string(64, 'a'), hello.job);
+  EXPECT_EQ(error.code, Code::kInvalidArgument);
+  EXPECT_THAT(error.text, HasSubstr("job has 64 characters"));
+  EXPECT_FALSE(SetName("job", std::string("a\0b", 3), hello.job).ok());
+  EXPECT_STREQ(hello.job, "");
+  EXPECT_TRUE(SetName("job", std::string(63, 'a'), hello.job).ok());
+  EXPECT_EQ(hello.job, std::string(63, 'a'));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ TEST_F(TrainerMasksTest, KnownLayoutIsCompacted) {
   EXPECT_EQ(Submit(MakeBucket(1, 100, true)).offset, 128u);
   Say(Committed(kBaseStep));
   state_.TakeStep(&report_);
-  EXPECT_EQ(report_.mode, Mode::kCompacted);
+  EXPECT_EQ(mode(), Mode::kCompacted);
   EXPECT_EQ(report_.submitted_elements, 50u);
 }
 
@@ -40,8 +40,8 @@ TEST_F(TrainerMasksTest, TernaryIsOfTheKeptElements) {
   EXPECT_TRUE(Same(submit.mask_digest, kMask));
   Say(Committed(kBaseStep));
   state_.TakeStep(&report_);
-  EXPECT_EQ(report_.mode, Mode::kTernary);
-  EXPECT_EQ(report_.codec, Codec::kLevels7);
+  EXPECT_EQ(mode(), Mode::kTernary);
+  EXPECT_EQ(codec(), Codec::kLevels7);
 }
 
 TEST_F(TrainerMasksTest, TernaryWithoutAMaskSetIsOfAllElements) {
@@ -66,8 +66,8 @@ TEST_F(TrainerMasksTest, ABucketThatTernaryDoesNotHoldForIsSentExactly) {
   EXPECT_EQ(Submit(MakeBucket(1, 100, true)).violation, 1);
   Say(Committed(kBaseStep));
   state_.TakeStep(&report_);
-  EXPECT_EQ(report_.mode, Mode::kFull);
-  EXPECT_EQ(report_.codec, Codec::kFp32);
+  EXPECT_EQ(mode(), Mode::kFull);
+  EXPECT_EQ(codec(), Codec::kFp32);
 }
 
 TEST_F(TrainerMasksTest, UnknownBucketLayoutIsSentFull) {
@@ -79,7 +79,7 @@ TEST_F(TrainerMasksTest, UnknownBucketLayoutIsSentFull) {
   EXPECT_EQ(Submit(MakeBucket(1, 100, true)).mode, 2);
   Say(Committed(kBaseStep));
   state_.TakeStep(&report_);
-  EXPECT_EQ(report_.mode, Mode::kFull);
+  EXPECT_EQ(mode(), Mode::kFull);
 }
 
 TEST_F(TrainerMasksTest, WithoutTheDecisionsMasksBucketsAreSentFull) {
@@ -206,14 +206,13 @@ TEST_F(TrainerMasksTest, VoteOutsideTheDecisionIsAViolationUntilItIsInForce) {
   Attach(CompactedDecision());
   ASSERT_TRUE(state_.SetMasks(Masks()).ok());
   wire::Vote vote = {};
-  TrainerState::VoteOptions options;
-  options.mask_digest = {8, 8};
-  options.inside_decision = false;
-  ASSERT_TRUE(state_.Vote(options, &vote).ok());
-  EXPECT_EQ(vote.inside_decision, 0);
+  vote.mask_digest = {8, 8};
+  ASSERT_TRUE(state_.Vote("conv.weight 12", &vote).ok());
+  EXPECT_EQ(vote.header.kind, wire::Kind::kVote);
+  EXPECT_STREQ(vote.moved, "conv.weight 12");
   EXPECT_EQ(Submit(MakeBucket(0, 100, false)).violation, 1);
-  options.mask_digest = kMask;
-  ASSERT_TRUE(state_.Vote(options, &vote).ok());
+  vote.mask_digest = kMask;
+  ASSERT_TRUE(state_.Vote("", &vote).ok());
   EXPECT_EQ(Submit(MakeBucket(1, 100, true)).violation, 0);
 }
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 
 #include "trainer/core/text.h"
@@ -17,20 +16,6 @@ uint64_t EnoughSlotBytes(uint64_t elements) {
   return 4 * elements + wire::kSlotAlign * kMaxBuckets;
 }
 
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
-Error CheckName(const std::string& field, const std::string& value) {
-  if (value.size() < wire::kNameBytes &&
-      value.find('\0') == std::string::npos) {
-    return {};
-  }
-  return Invalid(field + " has " + std::to_string(value.size()) +
-                 " characters, allowed are " +
-                 std::to_string(wire::kNameBytes - 1) + ".\nShorten it.");
-}
-
 Error CheckRange(const std::string& field, uint64_t value, uint64_t low,
                  uint64_t high) {
   if (value >= low && value <= high) return {};
@@ -41,25 +26,36 @@ Error CheckRange(const std::string& field, uint64_t value, uint64_t low,
 
 }  // namespace
 
+Error SetName(const std::string& field, const std::string& value,
+              char (&name)[wire::kNameBytes]) {
+  if (value.size() >= wire::kNameBytes ||
+      value.find('\0') != std::string::npos) {
+    return Invalid(field + " has " + std::to_string(value.size()) +
+                   " characters, allowed are " +
+                   std::to_string(wire::kNameBytes - 1) + ".\nShorten it.");
+  }
+  SetText(name, value);
+  return {};
+}
+
 Error CheckOptions(const TrainerOptions& options) {
-  if (options.job.empty()) {
+  const wire::Hello& hello = options.hello;
+  if (hello.job[0] == '\0') {
     return Invalid("job is empty.\nName the job, equal on all ranks.");
   }
   for (const Error& error :
-       {CheckName("job", options.job), CheckName("site", options.site),
-        CheckName("launch", options.launch),
-        CheckRange("world_size", options.world_size, 1, kMaxRanks),
-        CheckRange("rank", options.rank, 0, options.world_size - 1ull),
-        CheckRange("model", options.model, 0, kMaxModels - 1),
-        CheckRange("elements", options.elements, 1, kMaxElements),
-        CheckRange("on_shrink", options.on_shrink, 0, kMaxOnShrink),
-        CheckRange("kept_elements", options.kept_elements, 0,
-                   options.declared_elements),
-        CheckRange("declared_elements", options.declared_elements, 0,
+       {CheckRange("world_size", hello.world_size, 1, kMaxRanks),
+        CheckRange("rank", hello.rank, 0, hello.world_size - 1ull),
+        CheckRange("model", hello.model, 0, kMaxModels - 1),
+        CheckRange("elements", hello.elements, 1, kMaxElements),
+        CheckRange("on_shrink", hello.on_shrink, 0, kMaxOnShrink),
+        CheckRange("kept_elements", hello.kept_elements, 0,
+                   hello.declared_elements),
+        CheckRange("declared_elements", hello.declared_elements, 0,
                    kMaxElements),
-        CheckRange("activate_every", options.activate_every, 0, kMaxOnset),
-        CheckRange("pin_from", options.pin_from, 0, kMaxOnset),
-        CheckRange("slot_bytes", options.slot_bytes, 0,
+        CheckRange("activate_every", hello.activate_every, 0, kMaxOnset),
+        CheckRange("pin_from", hello.pin_from, 0, kMaxOnset),
+        CheckRange("slot_bytes", hello.slot_bytes, 0,
                    EnoughSlotBytes(kMaxElements))}) {
     if (!error.ok()) return error;
   }
@@ -70,45 +66,16 @@ Error CheckOptions(const TrainerOptions& options) {
 }
 
 uint64_t TrainerState::wanted_slot_bytes() const {
-  return options_.slot_bytes != 0 ? options_.slot_bytes
-                                  : EnoughSlotBytes(options_.elements);
+  return options_.hello.slot_bytes != 0
+             ? options_.hello.slot_bytes
+             : EnoughSlotBytes(options_.hello.elements);
 }
 
 wire::Hello TrainerState::MakeHello() const {
-  wire::Hello hello = {};
+  wire::Hello hello = options_.hello;
   hello.header = {wire::Kind::kHello, sizeof(hello)};
   hello.version = wire::kVersion;
-  hello.rank = options_.rank;
-  hello.world_size = options_.world_size;
-  hello.model = options_.model;
-  hello.attach_id = options_.attach_id;
-  hello.model_digest = options_.model_digest;
-  hello.elements = options_.elements;
   hello.slot_bytes = wanted_slot_bytes();
-  hello.resume_step = options_.resume_step;
-  hello.lineage = options_.lineage;
-  hello.committed = options_.committed;
-  hello.parameters = options_.parameters;
-  hello.replace = options_.replace ? 1 : 0;
-  hello.last_attach_id = options_.last_attach_id;
-  hello.last_generation = options_.last_generation;
-  std::copy(options_.seat.begin(), options_.seat.end(), hello.seat);
-  hello.on_shrink = options_.on_shrink;
-  hello.mask_digest = options_.mask_digest;
-  hello.layout_digest = options_.layout_digest;
-  hello.kept_elements = options_.kept_elements;
-  hello.declared_elements = options_.declared_elements;
-  hello.activate_every = options_.activate_every;
-  hello.pin_from = options_.pin_from;
-  hello.pin_mode = options_.pin_mode;
-  hello.pin_codec = options_.pin_codec;
-  hello.nccl_version = options_.nccl_version;
-  SetText(hello.device, options_.device);
-  SetText(hello.gpu, options_.gpu);
-  SetText(hello.job, options_.job);
-  SetText(hello.launch, options_.launch);
-  SetText(hello.site, options_.site);
-  SetText(hello.model_summary, options_.model_summary);
   return hello;
 }
 

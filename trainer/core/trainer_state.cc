@@ -64,12 +64,13 @@ Event TrainerState::OnWaiting(Time now, const wire::Waiting& message) {
 
 Event TrainerState::OnAttached(Time now, const wire::Attached& message) {
   if (attached_.has_value()) return BadMessage("Attached came twice");
-  if (options_.on_shrink == 0 && (message.world_size != options_.world_size ||
-                                  message.rank != options_.rank)) {
+  if (options_.hello.on_shrink == 0 &&
+      (message.world_size != options_.hello.world_size ||
+       message.rank != options_.hello.rank)) {
     return BadMessage("Attached names rank " + std::to_string(message.rank) +
                       " of " + std::to_string(message.world_size) +
-                      ", asked for was " + std::to_string(options_.rank) +
-                      " of " + std::to_string(options_.world_size));
+                      ", asked for was " + std::to_string(options_.hello.rank) +
+                      " of " + std::to_string(options_.hello.world_size));
   }
   if (message.slot_bytes < wanted_slot_bytes() ||
       message.result_bytes < message.slot_bytes) {
@@ -182,7 +183,7 @@ Event TrainerState::OnClosed(Time now) {
               .text = "the agent at " + options_.agent +
                       " closed the connection: it was stopped or has died.\n" +
                       AfterAgentLoss(),
-              .may_rejoin = options_.on_shrink != 0});
+              .may_rejoin = options_.hello.on_shrink != 0});
 }
 
 Event TrainerState::OnError(wire::Code code, const std::string& text) {
@@ -233,7 +234,7 @@ Event TrainerState::OnTick(Time now) {
                         ": no word from the agent at " + options_.agent +
                         " for " + Seconds(StepBound()) +
                         " (the step deadline and 2 s).\n" + AfterAgentLoss(),
-                .may_rejoin = options_.on_shrink != 0});
+                .may_rejoin = options_.hello.on_shrink != 0});
   }
   if (waiting_text_.empty()) {
     return End({.code = wire::Code::kAgentUnresponsive,
@@ -249,14 +250,14 @@ Event TrainerState::OnTick(Time now) {
 }
 
 std::string TrainerState::JobText() const {
-  return "job \"" + options_.job + "\"";
+  return std::string("job \"") + options_.hello.job + "\"";
 }
 
 std::string TrainerState::AfterAgentLoss() const {
   std::string advice = "Look at the agent's log, start it again";
   if (!attached_.has_value()) return advice + " and then the training.";
   // A rank of an elastic job takes the others' state: no checkpoint is needed.
-  return advice + (options_.on_shrink == 0
+  return advice + (options_.hello.on_shrink == 0
                        ? " and restart the training from its last checkpoint."
                        : ", and this rank if it has ended.");
 }
@@ -272,44 +273,32 @@ std::string TrainerState::AfterWaiting() const {
   return "Start the ranks that are missing, or wait longer "
          "(PACTRAIN_ATTACH_TIMEOUT). If all run, compare PACTRAIN_JOB_ID: all "
          "ranks of a training have one job name, here \"" +
-         options_.job + "\", and no other training has it.";
+         std::string(options_.hello.job) + "\", and no other training has it.";
 }
 
-Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {
+Error TrainerState::Vote(const std::string& moved, wire::Vote* message) {
   if (over()) return error_;
   if (!attached_.has_value()) {
-    return {
-        .code = wire::Code::kInvalidArgument,
-        .text = "a mask vote before the session is attached.\nAttach first."};
+    return Invalid(
+        "a mask vote before the session is attached.\nAttach first.");
   }
-  if (options.kept_elements > options.elements ||
-      options.elements > kMaxElements) {
-    return {.code = wire::Code::kInvalidArgument,
-            .text = "the vote has " + std::to_string(options.kept_elements) +
-                    " kept of " + std::to_string(options.elements) +
-                    " elements, allowed kept <= elements <= " +
-                    std::to_string(kMaxElements) + ".\nCorrect the counts."};
+  if (message->kept_elements > message->elements ||
+      message->elements > kMaxElements) {
+    return Invalid("the vote has " + std::to_string(message->kept_elements) +
+                   " kept of " + std::to_string(message->elements) +
+                   " elements, allowed kept <= elements <= " +
+                   std::to_string(kMaxElements) + ".\nCorrect the counts.");
   }
-  if (options.moved.size() >= wire::kMovedBytes ||
-      !IsPrintable(options.moved)) {
-    return {
-        .code = wire::Code::kInvalidArgument,
-        .text = "moved has " + std::to_string(options.moved.size()) + " bytes" +
-                (IsPrintable(options.moved) ? "" : ", not all printable") +
-                "; allowed are up to " + std::to_string(wire::kMovedBytes - 1) +
-                " bytes of printable ASCII.\nName fewer parameters."};
+  if (moved.size() >= wire::kMovedBytes || !IsPrintable(moved)) {
+    return Invalid("moved has " + std::to_string(moved.size()) + " bytes" +
+                   (IsPrintable(moved) ? "" : ", not all printable") +
+                   "; allowed are up to " +
+                   std::to_string(wire::kMovedBytes - 1) +
+                   " bytes of printable ASCII.\nName fewer parameters.");
   }
-  vote_ = options;
-  *message = {};
   message->header = {wire::Kind::kVote, sizeof(*message)};
-  message->layout_digest = options.layout_digest;
-  message->mask_digest = options.mask_digest;
-  message->kept_elements = options.kept_elements;
-  message->elements = options.elements;
-  message->steps_unchanged = options.steps_unchanged;
-  message->settle_steps = options.settle_steps;
-  message->inside_decision = options.inside_decision ? 1 : 0;
-  SetText(message->moved, options.moved);
+  SetText(message->moved, moved);
+  vote_ = *message;
   return {};
 }
 

@@ -6,12 +6,12 @@
 // an attempt; after a final error nothing is sent.
 //
 // The caller carries messages and memory. For a packet to send it gets a wire
-// struct; for elements to copy a Placement (see WriteBucket, ReadBucket):
+// struct; for elements to copy a Placement (see WriteTiles, ReadTiles):
 //
 //   state.MakeHello() -> send; OnMessage() ... -> Event::kAttached
-//   state.Place(now, bucket, &placement); outside = WriteBucket(placement,
+//   state.Place(now, bucket, &placement); outside = WriteTiles(placement,
 //   ...); state.Submit(now, placement, placement.elements, outside) -> send
-//   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteBucket,
+//   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteTiles,
 //   Submit, send
 //   OnMessage() -> kWritten, kStepDone: ReadTiles of what results() says;
 //   after kStepDone state.TakeStep(&step)
@@ -21,7 +21,6 @@
 #ifndef PACTRAIN_TRAINER_CORE_TRAINER_STATE_H_
 #define PACTRAIN_TRAINER_CORE_TRAINER_STATE_H_
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +33,7 @@
 #include "trainer/core/error.h"
 #include "trainer/core/mask_sets.h"
 #include "trainer/core/packet.h"
+#include "trainer/membership_abi.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -42,67 +42,22 @@ using Time = std::chrono::nanoseconds;
 
 struct TrainerOptions {
   std::string agent;  // Address, for error texts.
-  std::string job;
-  std::string site;  // Empty: the agent's.
-  std::string launch;
-  uint32_t rank = 0;
-  uint32_t world_size = 1;
-  uint32_t model = 0;
-  wire::Digest128 attach_id = {};  // Random.
-  wire::Digest128 model_digest = {};
-  std::string model_summary;
-  uint64_t elements = 0;    // Of all parameters that need a gradient, >= 1.
-  uint64_t slot_bytes = 0;  // 0: enough for all elements in any bucket layout.
-  // After the last committed step, or of a saved session; 0: none.
-  uint64_t resume_step = 0;
-  // Of the state that it holds; zero: none of this job.
-  wire::Digest128 lineage = {};
-  uint64_t committed = 0;  // Gradient steps of that state, or of a checkpoint.
-  wire::Digest128 parameters = {};  // Over the values in that state.
-  bool replace = false;             // protocol::Trainer::replace
-  // Of the session that this one takes the place of; zero: of none.
-  wire::Digest128 last_attach_id = {};
-  uint64_t last_generation = 0;
-  std::array<uint8_t, wire::kSeatBytes> seat = {};  // wire::Hello::seat
-  uint8_t on_shrink = 0;                            // protocol::OnShrink
-  // What it would vote before its first step; declared_elements 0: later.
-  wire::Digest128 mask_digest = {};
-  wire::Digest128 layout_digest = {};
-  uint64_t kept_elements = 0;
-  uint64_t declared_elements = 0;
-  // protocol::Onset
-  uint32_t activate_every = 0;
-  uint64_t pin_from = 0;
-  uint8_t pin_mode = 0;
-  uint8_t pin_codec = 0;
-  // As wire::Hello has them; 0: takes part in no node reduce.
-  uint32_t nccl_version = 0;
-  std::string device;
-  std::string gpu;
+  // Whom it attaches as, but for what MakeHello() sets: header, version, and
+  // slot_bytes if that is 0: enough for all elements in any bucket layout.
+  wire::Hello hello = {};
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };
 
+// Sets a name in Hello. kInvalidArgument, naming the field: it is too long.
+Error SetName(const std::string& field, const std::string& value,
+              char (&name)[wire::kNameBytes]);
+
+// As the C ABI has it.
+pt_decision ToC(const wire::Decision& decision);
+
 // kInvalidArgument, naming the field, what came and what is allowed.
 Error CheckOptions(const TrainerOptions& options);
-
-// How a committed step went.
-struct StepReport {
-  uint64_t step = 0;
-  uint32_t attempts = 0;  // 1: went through at once.
-  uint32_t world_size = 0;
-  bool dense = false;       // Resubmitted: all elements in fp32.
-  Mode mode = Mode::kFull;  // kFull if any bucket was.
-  Codec codec = Codec::kFp32;
-  uint64_t sent_bytes = 0;
-  uint64_t received_bytes = 0;
-  uint64_t dense_bytes = 0;  // What FULL had sent, in fp32.
-  double link_rate = 0;      // As wire::Committed has it.
-  uint64_t elements = 0;
-  uint64_t submitted_elements = 0;  // Of the attempt that was committed.
-  Time wait = {};                   // From the last submit to the commit.
-  wire::Decision next = {};
-};
 
 enum class Event {
   kNone,
@@ -168,7 +123,7 @@ class TrainerState {
   bool step_done() const { return open_ && outcome_.has_value(); }
   // Ends the open step: its report, or the error it failed with.
   // REQUIRES: step_done().
-  Error TakeStep(StepReport* report);
+  Error TakeStep(pt_step* report);
 
   // What lies in the result region, of the step that is open: all of the first
   // `buckets` and the first `elements` of the next one. It is what the step
@@ -185,19 +140,10 @@ class TrainerState {
 
   // They hold for buckets that are placed from now on.
   Error SetMasks(MaskSet masks);
-  // What this rank's mask set is. `inside_decision` false makes every step
-  // dense while another mask set is in force.
-  struct VoteOptions {
-    wire::Digest128 layout_digest = {};
-    wire::Digest128 mask_digest = {};
-    uint32_t steps_unchanged = 0;
-    uint32_t settle_steps = 1;
-    bool inside_decision = true;
-    uint64_t kept_elements = 0;
-    uint64_t elements = 0;
-    std::string moved = {};  // What moved most in its last change.
-  };
-  Error Vote(const VoteOptions& options, wire::Vote* message);
+  // What this rank's mask set is: completes `message`, of which the caller has
+  // set the numbers. `inside_decision` 0 makes every step dense while another
+  // mask set is in force. `moved`: what moved most in its last change.
+  Error Vote(const std::string& moved, wire::Vote* message);
   // Non-empty: every step is made dense, with this reason.
   void RequireDense(const std::string& reason) { require_dense_ = reason; }
   wire::Detach MakeDetach() const;
@@ -215,7 +161,7 @@ class TrainerState {
   // How the open step ended.
   struct Outcome {
     Error error;
-    StepReport report;
+    pt_step report = {};
   };
 
   Event OnAttached(Time now, const wire::Attached& message);
@@ -239,10 +185,10 @@ class TrainerState {
   void FailStep(Error error);
   Placement PlaceAt(const Bucket& bucket, uint64_t offset, bool dense) const;
   void FillReport(Time now, const wire::Committed& message,
-                  StepReport* report) const;
+                  pt_step* report) const;
   Codec CodecOf(const Placement& placement) const;
   uint32_t rank() const {
-    return attached_.has_value() ? attached_->rank : options_.rank;
+    return attached_.has_value() ? attached_->rank : options_.hello.rank;
   }
   std::string Violation(const Placement& placement, uint64_t outside) const;
   Time StepBound() const;
@@ -251,7 +197,7 @@ class TrainerState {
   const Time started_;
   MaskSets masks_;
   std::string require_dense_;
-  std::optional<VoteOptions> vote_;
+  std::optional<wire::Vote> vote_;
 
   std::optional<wire::Attached> attached_;
   wire::Decision decision_ = {};

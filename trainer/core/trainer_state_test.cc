@@ -38,11 +38,11 @@ TEST_F(TrainerStateTest, CommittedStepIsReportedAndTheNextOneOpens) {
   EXPECT_TRUE(state_.TakeStep(&report_).ok());
   EXPECT_EQ(report_.step, kBaseStep);
   EXPECT_EQ(report_.attempts, 1u);
-  EXPECT_EQ(report_.mode, Mode::kFull);
+  EXPECT_EQ(mode(), Mode::kFull);
   EXPECT_EQ(report_.elements, 200u);
   EXPECT_EQ(report_.submitted_elements, 200u);
   EXPECT_EQ(report_.sent_bytes, 5u);
-  EXPECT_EQ(report_.wait, milliseconds(250));
+  EXPECT_EQ(report_.wait_seconds, 0.25);
   EXPECT_EQ(state_.decision().version, 2u);
   EXPECT_EQ(state_.next_step(), kBaseStep + 1);
   EXPECT_EQ(state_.placements().size(), 2u);
@@ -68,7 +68,7 @@ TEST_F(TrainerStateTest, ResubmitSendsAllBucketsDenseWithTheNewAttempt) {
   EXPECT_EQ(submit.last, 1);
   EXPECT_EQ(Say(Committed(kBaseStep, 2)), Event::kStepDone);
   EXPECT_TRUE(state_.TakeStep(&report_).ok());
-  EXPECT_TRUE(report_.dense);
+  EXPECT_EQ(report_.dense, 1);
   EXPECT_EQ(report_.attempts, 2u);
   EXPECT_EQ(report_.submitted_elements, 200u);
 }
@@ -111,7 +111,7 @@ TEST_F(TrainerStateTest, CommitOfALaterAttemptOfTheSameBytesIsFine) {
   EXPECT_EQ(Say(Committed(kBaseStep, 3)), Event::kStepDone);
   state_.TakeStep(&report_);
   EXPECT_EQ(report_.attempts, 3u);
-  EXPECT_FALSE(report_.dense);
+  EXPECT_EQ(report_.dense, 0);
 }
 
 TEST_F(TrainerStateTest, StepNotAppliedMovesOnAndTheSessionLives) {

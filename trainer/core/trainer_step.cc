@@ -1,4 +1,5 @@
 // The buckets of a step: where they lie, what is said about them.
+#include <cstring>
 #include <utility>
 
 #include "base/weakened.h"
@@ -10,10 +11,6 @@ namespace {
 
 uint64_t Align(uint64_t bytes) {
   return (bytes + wire::kSlotAlign - 1) / wire::kSlotAlign * wire::kSlotAlign;
-}
-
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
 }
 
 std::string Name(const Bucket& bucket) {
@@ -193,7 +190,7 @@ std::string TrainerState::Violation(const Placement& placement,
   const bool compacted = placement.mask != nullptr;
   const bool exact = CodecOf(placement) == Codec::kFp32;
   if (!require_dense_.empty() && (compacted || !exact)) return require_dense_;
-  if (compacted && vote_.has_value() && !vote_->inside_decision &&
+  if (compacted && vote_.has_value() && vote_->inside_decision == 0 &&
       !Same(vote_->mask_digest, decision_.mask_digest)) {
     return "rank " + std::to_string(rank()) +
            " has another mask set, not inside the decision's";
@@ -214,18 +211,30 @@ std::vector<Placement> TrainerState::TakeResubmits() {
   return placements_;
 }
 
+pt_decision ToC(const wire::Decision& decision) {
+  pt_decision to = {};
+  to.version = decision.version;
+  to.mode = decision.mode;
+  to.codec = decision.codec;
+  to.mask_digest = {decision.mask_digest.hi, decision.mask_digest.lo};
+  to.layout_digest = {decision.layout_digest.hi, decision.layout_digest.lo};
+  static_assert(sizeof(to.reason) == sizeof(decision.reason));
+  std::memcpy(to.reason, decision.reason, sizeof(to.reason));
+  return to;
+}
+
 void TrainerState::FillReport(Time now, const wire::Committed& message,
-                              StepReport* report) const {
+                              pt_step* report) const {
   report->step = step_;
   report->attempts = message.attempt;
   report->world_size = message.world_size;
-  report->dense = dense_;
-  report->mode = static_cast<Mode>(decision_.mode);
-  report->codec = static_cast<Codec>(decision_.codec);
+  report->dense = dense_ ? 1 : 0;
+  report->mode = decision_.mode;
+  report->codec = decision_.codec;
   for (const Placement& placement : placements_) {
     if (placement.mode == Mode::kFull) {
-      report->mode = Mode::kFull;
-      report->codec = CodecOf(placement);
+      report->mode = static_cast<int32_t>(Mode::kFull);
+      report->codec = static_cast<int32_t>(CodecOf(placement));
     }
     report->elements += placement.bucket.elements;
     report->submitted_elements += placement.elements;
@@ -234,11 +243,12 @@ void TrainerState::FillReport(Time now, const wire::Committed& message,
   report->received_bytes = message.received_bytes;
   report->dense_bytes = message.dense_bytes;
   report->link_rate = message.link_rate;
-  report->wait = now - last_submit_;
-  report->next = message.next;
+  report->wait_seconds =
+      std::chrono::duration<double>(now - last_submit_).count();
+  report->next = ToC(message.next);
 }
 
-Error TrainerState::TakeStep(StepReport* report) {
+Error TrainerState::TakeStep(pt_step* report) {
   open_ = false;
   last_failure_ = outcome_->error;
   *report = outcome_->report;

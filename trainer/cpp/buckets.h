@@ -1,4 +1,5 @@
-// Which parameters share a bucket, and in which order buckets are submitted.
+// Layouts: which parameters share a bucket, and in which order buckets are
+// submitted; with their digests.
 //
 // The rule is that of the Python client (buckets.py, which says why), so that
 // C++ and Python trainers of one job have the same layout:
@@ -19,47 +20,80 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
+#include "trainer/cpp/errors.h"
+#include "trainer/cpp/parameters.h"
 #include "trainer/cpp/types.h"
 
 namespace pactrain {
 
-// One parameter, as far as the plan needs it.
-struct Piece {
-  uint64_t elements = 0;
-  DType dtype = DType::kFloat32;
-};
-
-// `parameters` are indices into what was planned, ascending.
-struct PlannedBucket {
+// Indices into the ParameterTable, ascending. Equal on ranks with equal digest.
+struct BucketLayout {
   std::vector<size_t> parameters = {};
-  uint64_t elements = 0;
   DType dtype = DType::kFloat32;
+  uint64_t elements = 0;
+  Digest digest = {};
 };
 
-// The buckets in the order of their numbers.
-inline std::vector<PlannedBucket> PlanBuckets(const std::vector<Piece>& pieces,
-                                              uint64_t cap_bytes) {
-  std::vector<PlannedBucket> buckets;
-  std::map<DType, size_t> opened;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto [elements, dtype] = pieces[i];
-    if (elements == 0) continue;
-    const uint64_t bytes_each = dtype == DType::kBfloat16 ? 2 : 4;
-    const auto open = opened.find(dtype);
-    if (open == opened.end() ||
-        (buckets[open->second].elements + elements) * bytes_each > cap_bytes) {
-      opened[dtype] = buckets.size();
-      buckets.push_back({.dtype = dtype});
+// The buckets of a step, in order; digest() stands for all of them.
+class Layout {
+ public:
+  static constexpr size_t kMaxBuckets = 4096;  // protocol/limits.h
+
+  // Buckets hold at most `cap_bytes`, or one parameter.
+  // InvalidArgument: they would be too many.
+  Layout(const ParameterTable& table, uint64_t cap_bytes) {
+    std::map<DType, size_t> opened;
+    for (size_t i = 0; i < table.size(); ++i) {
+      const DType dtype = table[i].dtype;
+      const uint64_t elements = table[i].elements();
+      if (elements == 0) continue;
+      const uint64_t bytes_each = dtype == DType::kBfloat16 ? 2 : 4;
+      const auto open = opened.find(dtype);
+      if (open == opened.end() ||
+          (buckets_[open->second].elements + elements) * bytes_each >
+              cap_bytes) {
+        opened[dtype] = buckets_.size();
+        buckets_.push_back({.dtype = dtype});
+      }
+      BucketLayout& bucket = buckets_[opened[dtype]];
+      bucket.parameters.push_back(i);
+      bucket.elements += elements;
     }
-    PlannedBucket& bucket = buckets[opened[dtype]];
-    bucket.parameters.push_back(i);
-    bucket.elements += elements;
+    std::reverse(buckets_.begin(), buckets_.end());
+    std::string digests;
+    for (BucketLayout& bucket : buckets_) {
+      bucket.digest = DigestOfBucket(table, bucket);
+      digests += bucket.digest.ToBytes();
+    }
+    digest_ = DigestOf(digests);
+    if (buckets_.size() > kMaxBuckets) {
+      throw InvalidArgument(
+          "bucket_bytes is " + std::to_string(cap_bytes) + ", which gives " +
+          std::to_string(buckets_.size()) + " buckets; allowed are 1 to " +
+          std::to_string(kMaxBuckets) + ".\nGive a larger one.");
+    }
   }
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
-}
+
+  const std::vector<BucketLayout>& buckets() const { return buckets_; }
+  const Digest& digest() const { return digest_; }
+
+ private:
+  static Digest DigestOfBucket(const ParameterTable& table,
+                               const BucketLayout& bucket) {
+    std::string text = internal::DTypeName(bucket.dtype) + " " +
+                       std::to_string(bucket.elements);
+    for (const size_t i : bucket.parameters) {
+      text += "\n" + internal::ShapeText(table[i]);
+    }
+    return DigestOf(text);
+  }
+
+  std::vector<BucketLayout> buckets_;
+  Digest digest_;
+};
 
 }  // namespace pactrain
 

@@ -10,7 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/layout.h"
 #include "trainer/cpp/parameters.h"
 
 namespace pactrain {
@@ -96,11 +95,6 @@ TEST(BucketsTest, AreThoseOfThePythonClient) {
   for (const Case& given : cases) {
     EXPECT_EQ(Actual(given), given.expected) << given.name;
   }
-}
-
-TEST(BucketsTest, NothingToPlanGivesNone) {
-  EXPECT_TRUE(PlanBuckets({}, 100).empty());
-  EXPECT_TRUE(PlanBuckets({{.elements = 0}}, 100).empty());
 }
 
 TEST(LayoutTest, MoreBucketsThanAStepMayHaveAreRefused) {

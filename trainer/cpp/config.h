@@ -11,7 +11,6 @@
 #include <sstream>
 #include <string>
 
-#include "trainer/cpp/environment.h"
 #include "trainer/cpp/errors.h"
 #include "trainer/cpp/onset.h"
 #include "trainer/cpp/types.h"

@@ -44,9 +44,9 @@
 #include <vector>
 
 #include "trainer/cpp/agreement.h"
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/layout.h"
 #include "trainer/cpp/libtorch/broadcast.h"
 #include "trainer/cpp/libtorch/buckets.h"
 #include "trainer/cpp/libtorch/enforcement.h"
@@ -55,17 +55,16 @@
 #include "trainer/cpp/libtorch/model_state.h"
 #include "trainer/cpp/libtorch/optimizer_state.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
-#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/libtorch/warnings.h"
 #include "trainer/cpp/libtorch/watched_weights.h"
 #include "trainer/cpp/mask_keeper.h"
+#include "trainer/cpp/mask_tracker.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/shared.h"
 #include "trainer/cpp/slot.h"
-#include "trainer/cpp/step_clock.h"
 #include "trainer/cpp/types.h"
 
 namespace pactrain {
@@ -159,7 +158,7 @@ class TorchTrainer {
   void ApplyMasks(torch::optim::Optimizer& optimizer) {
     const at::NoGradGuard no_grad;
     shared_.See(optimizer);
-    if (tracking_ == nullptr) enforcement_.Apply(optimizer);
+    if (tracker_ == nullptr) enforcement_.Apply(optimizer);
     membership_->Undo();
     Watch();
   }
@@ -167,7 +166,7 @@ class TorchTrainer {
   // Replaces the masks. They act when all ranks have given the same ones.
   // InvalidArgument: an unknown name or a wrong shape.
   void SetMasks(const TorchMasks& masks, MaskKind kind = MaskKind::kZero) {
-    RefuseMasks(tracking_ == nullptr);
+    RefuseMasks(tracker_ == nullptr);
     MaskSet wanted = internal::MaskSetOf(table_, masks, kind);
     // A broadcast may have committed another decision since the last step.
     if (keeper_->Obey(session_->decision())) Activate();
@@ -179,7 +178,7 @@ class TorchTrainer {
   // prune, so that all throw. PacTrainError: a rank failed, or the exchange
   // did; masks are as before.
   void SyncMasks(bool failed = false) {
-    RefuseMasks(tracking_ == nullptr);
+    RefuseMasks(tracker_ == nullptr);
     if (keeper_->Sync(failed)) Activate();
   }
 
@@ -214,8 +213,8 @@ class TorchTrainer {
   bool masks_active() const { return keeper_->active() != nullptr; }
   // Nothing: config.track is not set.
   std::optional<TrackedMasks> tracked_masks() const {
-    if (tracking_ == nullptr) return std::nullopt;
-    return tracking_->state();
+    if (tracker_ == nullptr) return std::nullopt;
+    return tracker_->state();
   }
   // What failed last after a step was committed (a vote, or buffers that stayed
   // as they were); empty: nothing did.
@@ -243,8 +242,8 @@ class TorchTrainer {
     try {
       if (config_.track) {
         RefuseMasks(masks.empty());
-        tracking_ = std::make_unique<internal::Tracking>(
-            &table_, &trained_, config_.settle_steps());
+        tracker_ = std::make_unique<internal::MaskTracker>(
+            &table_, internal::Candidates(trained_), config_.settle_steps());
       }
       return internal::MaskSetOf(table_, masks, options.kind);
     } catch (const PacTrainError& error) {
@@ -287,7 +286,7 @@ class TorchTrainer {
                              .keeper = keeper_.get(),
                              .enforcement = &enforcement_,
                              .shared = &shared_,
-                             .tracking = tracking_.get()});
+                             .tracker = tracker_.get()});
     membership_ = std::make_unique<internal::Membership>(
         session_.get(), state_.get(), &clock_,
         internal::StatePieceBytes(table_), on_waiting);
@@ -298,9 +297,9 @@ class TorchTrainer {
     keeper_->Start();
     Watch();
     if (keeper_->Obey(session_->decision())) Activate();
-    if (tracking_ != nullptr) {
+    if (tracker_ != nullptr) {
       LookAtWeights();
-      tracking_->EndStep(*keeper_);
+      tracker_->EndStepFor(*keeper_);
     }
     clock_.Start(session_->next_step());
   }
@@ -360,7 +359,7 @@ class TorchTrainer {
 
   StepResult Exchange() {
     buckets_.CheckGradients();
-    if (tracking_ != nullptr) LookAtWeights();
+    if (tracker_ != nullptr) LookAtWeights();
     const Digest compared = Compared();
     try {
       for (uint32_t b = 0; b < buckets_.count(); ++b) {
@@ -378,19 +377,19 @@ class TorchTrainer {
     const bool due = clock_.TakeParameterCheck(
         session_->next_step(), config_.parameter_check_interval);
     Digest masks;
-    if (tracking_ != nullptr) masks = tracking_->News(/*always=*/due);
+    if (tracker_ != nullptr) masks = tracker_->News(/*always=*/due);
     if (!due) return masks;
     const Digest values = ParameterDigest();
-    return tracking_ == nullptr ? values
-                                : DigestOf(values.ToBytes() + masks.ToBytes());
+    return tracker_ == nullptr ? values
+                               : DigestOf(values.ToBytes() + masks.ToBytes());
   }
 
   // The error with the names of what has moved here, if ranks differ.
   [[noreturn]] void ExplainAndThrow(const PacTrainError& error) const {
     const std::string text = error.what();
     const bool differs = text.find("parameters differ") != std::string::npos;
-    if (tracking_ == nullptr || !differs) throw;
-    throw ResyncRequiredError(internal::DifferentText(text, rank(), *tracking_),
+    if (tracker_ == nullptr || !differs) throw;
+    throw ResyncRequiredError(internal::DifferentText(text, rank(), *tracker_),
                               error.final());
   }
 
@@ -423,7 +422,7 @@ class TorchTrainer {
     // FULL, and TERNARY without a mask set.
     const bool whole = result.submitted_elements == result.elements;
     if ((whole || result.mode == Mode::kFull) && !result.dense &&
-        (tracking_ == nullptr || keeper_->inside())) {
+        (tracker_ == nullptr || keeper_->inside())) {
       enforcement_.MaskGradients();
     }
     try {
@@ -446,7 +445,7 @@ class TorchTrainer {
   void Watch() {
     const MaskSet* active = keeper_->active();
     watched_in_ = session_->generation();
-    if (tracking_ != nullptr || !config_.drops_gradients()) return;
+    if (tracker_ != nullptr || !config_.drops_gradients()) return;
     watched_.Take(active != nullptr ? *active : keeper_->current());
   }
 
@@ -471,17 +470,26 @@ class TorchTrainer {
   }
 
   void LookAtWeights() {
-    if (!tracking_->Look(*keeper_)) return;
+    at::Tensor piece;
+    const auto values_of = [&](size_t parameter, uint64_t first,
+                               uint64_t elements) {
+      piece = internal::Flat(trained_[parameter].tensor)
+                  .narrow(0, static_cast<int64_t>(first),
+                          static_cast<int64_t>(elements))
+                  .to(at::kFloat);
+      return piece.const_data_ptr<float>();
+    };
+    if (!tracker_->LookFor(*keeper_, values_of)) return;
     // A broadcast may have committed another decision since the last step.
     if (keeper_->Obey(session_->decision())) Activate();
-    keeper_->Replace(tracking_->masks());
+    keeper_->Replace(tracker_->masks());
   }
 
   // True: the keeper's active masks are new.
   bool CountStep(const Decision& next) {
-    if (tracking_ == nullptr) return keeper_->Committed(next);
+    if (tracker_ == nullptr) return keeper_->Committed(next);
     const bool activated = keeper_->Obey(next);
-    tracking_->EndStep(*keeper_);
+    tracker_->EndStepFor(*keeper_);
     return activated;
   }
 
@@ -494,7 +502,7 @@ class TorchTrainer {
   // Tracked masks keep no gradient away.
   void SayIfDense(const StepResult& result) {
     constexpr int kSteps = 8;
-    const bool kept_dense = result.dense && tracking_ != nullptr &&
+    const bool kept_dense = result.dense && tracker_ != nullptr &&
                             !config_.drops_gradients() && keeper_->inside();
     dense_steps_ = kept_dense ? dense_steps_ + 1 : 0;
     if (dense_steps_ != kSteps) return;
@@ -508,16 +516,16 @@ class TorchTrainer {
   // As long as masks move none come in force.
   void SayIfMoving() {
     constexpr uint64_t kSteps = 100;  // And those that settle asks for.
-    if (tracking_ == nullptr) return;
-    const uint64_t steps = tracking_->steps_moving();
+    if (tracker_ == nullptr) return;
+    const uint64_t steps = tracker_->steps_moving();
     if (steps != kSteps + config_.settle_steps()) return;
-    last_warning_ = internal::MovingText(steps, *tracking_);
+    last_warning_ = internal::MovingText(steps, *tracker_);
   }
 
   // Agreement takes a few steps where all ranks want the same masks.
   void SayIfNotAgreed(const Decision& next) {
     constexpr uint64_t kSteps = 50;  // And those that settle asks for.
-    const bool moving = tracking_ != nullptr && tracking_->steps_moving() > 0;
+    const bool moving = tracker_ != nullptr && tracker_->steps_moving() > 0;
     unagreed_steps_ = moving || keeper_->settled() ? 0 : unagreed_steps_ + 1;
     if (unagreed_steps_ != kSteps + config_.settle_steps()) return;
     const bool masked = keeper_->active() != nullptr && keeper_->inside();
@@ -537,7 +545,7 @@ class TorchTrainer {
   internal::StepClock clock_;
   int dense_steps_ = 0;  // In a row, only for gradients outside the masks.
   uint64_t unagreed_steps_ = 0;  // In a row, with masks that do not move.
-  std::unique_ptr<internal::Tracking> tracking_;  // Null: masks are declared.
+  std::unique_ptr<internal::MaskTracker> tracker_;  // Null: masks are declared.
   std::unique_ptr<Session> session_;
   std::unique_ptr<MaskKeeper> keeper_;
   std::unique_ptr<internal::ModelState> state_;

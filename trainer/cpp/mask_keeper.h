@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "trainer/cpp/agreement.h"
-#include "trainer/cpp/layout.h"
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
@@ -202,15 +202,17 @@ class MaskKeeper {
       return;
     }
     told_ = masks.digest();
-    std::vector<Session::ParameterKeep> parameters;
+    std::vector<const char*> names;
+    std::vector<uint64_t> kept, elements;
     for (size_t i = 0; i < table_->size(); ++i) {
       const Parameter& parameter = (*table_)[i];
       const auto dropped = static_cast<uint64_t>(
           std::count(masks[i].begin(), masks[i].end(), uint8_t{0}));
-      parameters.push_back({parameter.name, parameter.elements() - dropped,
-                            parameter.elements()});
+      names.push_back(parameter.name.c_str());
+      kept.push_back(parameter.elements() - dropped);
+      elements.push_back(parameter.elements());
     }
-    session_->TellKeep(told_, parameters);
+    session_->TellKeep(told_, names, kept, elements);
   }
 
   Session* session_;

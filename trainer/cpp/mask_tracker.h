@@ -1,19 +1,27 @@
 // The Mask Tracker of the trainer library (trainer/pactrain.h): which weights
-// are zero, and for how many steps those have been the same ones.
+// are zero, and for how many steps those have been the same ones. And how this
+// rank votes for masks that somebody else makes: they are what is not zero in
+// the weights.
 //
-// Owns the tracker. Thread-compatible.
+// Ranks have equal weights, so each finds the same at the same step. While
+// masks move this rank votes for the first sight of them with too few steps to
+// count; then for what they are when they have settled.
+//
+// Owns the tracker. Thread-compatible: used between steps.
 #ifndef PACTRAIN_TRAINER_CPP_MASK_TRACKER_H_
 #define PACTRAIN_TRAINER_CPP_MASK_TRACKER_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trainer/cpp/errors.h"
+#include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/types.h"
@@ -71,6 +79,20 @@ class MaskTracker {
     return first || moved > 0;
   }
 
+  // Look() before a step is submitted, at all ranks. True: the keeper is to
+  // have masks(). What is seen first of a movement is voted for, and then only
+  // what may have come back outside the masks in force, which have room for all
+  // that was seen so far.
+  template <typename ValuesOf>
+  bool LookFor(const MaskKeeper& keeper, const ValuesOf& values_of) {
+    const bool looked = looked_;
+    const bool seen = Look(values_of);
+    const bool held = keeper.active() != nullptr && keeper.inside();
+    if (!seen || (looked && moving_ && !held)) return false;
+    moving_ = true;
+    return true;
+  }
+
   // Of what was seen, if some of it has moved since the last committed step, or
   // `always`; else empty. Ranks are compared by it, Python's, too.
   Digest News(bool always) const {
@@ -89,11 +111,28 @@ class MaskTracker {
     has_news_ = false;
   }
 
+  // The same; votes until masks have settled.
+  void EndStepFor(MaskKeeper& keeper) {
+    EndStep();
+    steps_moving_ = moving_ ? steps_moving_ + 1 : 0;
+    if (!moving_) return;
+    const TrackedMasks now = state();
+    moving_ = now.steps_unchanged < now.settle_steps;
+    if (!moving_) keeper.Replace(masks());
+    constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+    keeper.VoteTracked(
+        static_cast<uint32_t>(std::min(now.steps_unchanged, kMost)), now.moved);
+  }
+
   // In another generation all is looked at anew.
   void Restart() {
     pt_tracker_restart(tracker_.get());
+    moving_ = true;
     looked_ = false;
   }
+
+  // Steps, until now, in which masks have not been the same for long enough.
+  uint64_t steps_moving() const { return steps_moving_; }
 
   TrackedMasks state() const {
     const pt_tracked state = pt_tracker_state(tracker_.get());
@@ -162,6 +201,8 @@ class MaskTracker {
   std::unique_ptr<pt_tracker, Free> tracker_;
   bool looked_ = false;    // Since the start, or Restart().
   bool has_news_ = false;  // Ranks have not been compared since it moved.
+  bool moving_ = true;     // Not settled yet, or not any more.
+  uint64_t steps_moving_ = 0;
 };
 
 }  // namespace internal

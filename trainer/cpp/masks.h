@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/cpp/layout.h"
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/types.h"

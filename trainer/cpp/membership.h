@@ -7,6 +7,7 @@
 #ifndef PACTRAIN_TRAINER_CPP_MEMBERSHIP_H_
 #define PACTRAIN_TRAINER_CPP_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,6 @@
 
 #include "trainer/cpp/errors.h"
 #include "trainer/cpp/session.h"
-#include "trainer/cpp/step_clock.h"
 #include "trainer/cpp/types.h"
 #include "trainer/pactrain.h"
 
@@ -65,6 +65,52 @@ class LocalState {
   virtual void Take(const StateView& state, Part part) = 0;
   // The session is in another generation, with the state of all.
   virtual void Entered() = 0;
+};
+
+// What a rank counts in steps, and has in common with the others: says when
+// buffers are to be synchronised and parameters compared. `step` is the
+// session's next one. Thread-compatible.
+class StepClock {
+ public:
+  void Start(uint64_t step) { last_buffer_sync_ = last_check_ = step; }
+
+  // In another generation, where all ranks are as far as the donor.
+  void Renew(const pt_progress& donors, uint64_t step) {
+    committed_ = donors.committed;
+    last_buffer_sync_ = step - std::min(step, donors.buffer_sync_age);
+    last_check_ = step - std::min(step, donors.parameter_check_age);
+    check_next_ = true;
+  }
+
+  pt_progress ProgressAt(uint64_t step) const {
+    return {committed_, Age(step, last_buffer_sync_), Age(step, last_check_)};
+  }
+
+  void Committed() { ++committed_; }
+  uint64_t committed() const { return committed_; }
+
+  // True if parameters are to be compared in this step; says so once.
+  bool TakeParameterCheck(uint64_t step, uint32_t interval) {
+    if (!check_next_ && Age(step, last_check_) < interval) return false;
+    check_next_ = false;
+    last_check_ = step;
+    return true;
+  }
+
+  bool BufferSyncDue(uint64_t step, uint32_t interval) const {
+    return interval > 0 && Age(step, last_buffer_sync_) >= interval;
+  }
+  void BuffersSynced(uint64_t step) { last_buffer_sync_ = step; }
+
+ private:
+  static uint64_t Age(uint64_t step, uint64_t since) {
+    return step - std::min(step, since);
+  }
+
+  uint64_t committed_ = 0;
+  uint64_t last_buffer_sync_ = 0;
+  uint64_t last_check_ = 0;
+  bool check_next_ = true;
 };
 
 // Keeps one model in its job. Used by the thread that trains, while no step is
@@ -210,11 +256,7 @@ class Membership {
   void Do(const pt_todo& todo, State& given) {
     if (todo.action == PT_ATTACH) {
       given = {};
-      session_->Reattach({.lineage = Digest::FromC(todo.lineage),
-                          .committed = todo.committed,
-                          .parameters = Digest::FromC(todo.parameters),
-                          .resume_step = todo.step},
-                         std::chrono::milliseconds(todo.ms));
+      session_->Reattach(todo);
     } else if (todo.action == PT_SLEEP) {
       std::this_thread::sleep_for(std::chrono::milliseconds(todo.ms));
     } else if (todo.action == PT_GIVE) {

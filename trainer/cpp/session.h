@@ -12,7 +12,6 @@
 #define PACTRAIN_TRAINER_CPP_SESSION_H_
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -58,14 +57,6 @@ struct SessionOptions {
   Onset onset = {};
 };
 
-// The state with which a rank attaches again.
-struct HeldState {
-  Digest lineage = {};       // Empty: it holds none.
-  uint64_t committed = 0;    // Gradient steps in it.
-  Digest parameters = {};    // Over their values.
-  uint64_t resume_step = 0;  // After its last committed one.
-};
-
 struct Bucket {
   uint32_t bucket = 0;              // 0, 1, 2, ... in order.
   std::vector<pt_part> parts = {};  // Its elements, one after the other.
@@ -101,18 +92,17 @@ class Session {
     Attach(ToC(options_));
   }
 
-  // Attaches again in the place of what is over, and says how far this rank has
-  // come. What is over stays open so long: by that the agent knows that this
-  // rank lives.
-  // Throws as the constructor; then it is as before, and may be attached again.
-  // REQUIRES: may_rejoin().
-  void Reattach(const HeldState& held, std::chrono::milliseconds timeout) {
+  // Attaches again in the place of what is over, with the state that `todo`, a
+  // PT_ATTACH, says that this rank holds. What is over stays open so long: by
+  // that the agent knows that this rank lives. Throws as the constructor; then
+  // it is as before, and may be attached again. REQUIRES: may_rejoin().
+  void Reattach(const pt_todo& todo) {
     pt_attach_options fields = ToC(options_);
-    fields.lineage = held.lineage.ToC();
-    fields.committed = held.committed;
-    fields.parameters = held.parameters.ToC();
-    fields.resume_step = held.resume_step;
-    fields.attach_timeout_ms = static_cast<uint32_t>(timeout.count());
+    fields.lineage = todo.lineage;
+    fields.committed = todo.committed;
+    fields.parameters = todo.parameters;
+    fields.resume_step = todo.step;
+    fields.attach_timeout_ms = todo.ms;
     fields.previous = session_.get();
     fields.declared_elements = 0;  // Masks have changed, or come with a state.
     fields.kept_elements = 0;
@@ -182,21 +172,12 @@ class Session {
                   vote.kept_elements, vote.elements, vote.moved.c_str()));
   }
 
-  // What a mask set keeps of each parameter, for people.
-  struct ParameterKeep {
-    std::string name;
-    uint64_t kept = 0;
-    uint64_t elements = 0;
-  };
+  // What a mask set keeps of each parameter, for people: kept[i] of elements[i]
+  // of names[i].
   void TellKeep(const Digest& mask_digest,
-                const std::vector<ParameterKeep>& parameters) {
-    std::vector<const char*> names;
-    std::vector<uint64_t> kept, elements;
-    for (const ParameterKeep& parameter : parameters) {
-      names.push_back(parameter.name.c_str());
-      kept.push_back(parameter.kept);
-      elements.push_back(parameter.elements);
-    }
+                const std::vector<const char*>& names,
+                const std::vector<uint64_t>& kept,
+                const std::vector<uint64_t>& elements) {
     Check(pt_keep(session_.get(), mask_digest.ToC(),
                   static_cast<uint32_t>(names.size()), names.data(),
                   kept.data(), elements.data()));

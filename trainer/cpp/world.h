@@ -3,6 +3,7 @@
 // Each site has a launch of its own, whose launcher knows the ranks of that
 // site only. PACTRAIN_SITES names the sites of the job in order with their
 // trainers. Rules and texts are those of the Python client (world.py).
+// Here is also how variables of a process are read.
 #ifndef PACTRAIN_TRAINER_CPP_WORLD_H_
 #define PACTRAIN_TRAINER_CPP_WORLD_H_
 
@@ -10,16 +11,24 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "trainer/cpp/environment.h"
 #include "trainer/cpp/errors.h"
 
 namespace pactrain {
+
+// The value of a variable; null where it is not set.
+using Environment = std::function<const char*(const char* name)>;
+
+inline const char* ProcessEnvironment(const char* name) {
+  return std::getenv(name);
+}
 
 struct Site {
   std::string name = {};  // Empty: the only site, and PACTRAIN_SITE is not set.
@@ -49,6 +58,33 @@ namespace internal {
 
 inline constexpr uint32_t kMaxRanks = 1024;  // Of a job; protocol/limits.h.
 inline constexpr size_t kMaxSites = 32;
+
+inline std::string Variable(const Environment& environment, const char* name) {
+  const char* value = environment(name);
+  return value == nullptr ? "" : value;
+}
+
+inline bool IsNameChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '.' || c == '_';
+}
+
+inline bool IsLetterOrDigit(char c) {
+  return IsNameChar(c) && c != '-' && c != '.' && c != '_';
+}
+
+inline void CheckName(const std::string& field, const std::string& name) {
+  bool good = !name.empty() && name.size() <= 63 &&
+              IsLetterOrDigit(name.front()) && IsLetterOrDigit(name.back());
+  for (const char c : name) good = good && IsNameChar(c);
+  if (!good) {
+    throw InvalidArgument(
+        field + " is '" + name +
+        "'; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', a letter or "
+        "digit first and last.\nSet " +
+        field + " to such a name.");
+  }
+}
 
 // What this site's launcher says. `size_from` names its variable.
 struct Launch {

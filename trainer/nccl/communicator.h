@@ -28,11 +28,14 @@
 
 namespace pactrain::trainer::nccl {
 
-// Where the communicator's calls are made.
+// Where the communicator's calls are made, and what GPU that is.
 struct Setup {
   std::shared_ptr<const Library> library;
   std::shared_ptr<const cuda::Driver> driver;
   void* context = nullptr;  // The driver's, of the GPU.
+  // "GPU-00010203-...", as nvidia-smi has it; "MIG-..." of a part of one.
+  std::string device = {};
+  std::string gpu = {};  // Its kind, as the driver names it.
 };
 
 // fp32 on the GPU. `in` is complete, `out` is not used otherwise, and nobody

@@ -22,27 +22,25 @@ std::string UuidText(const unsigned char* uuid) {
 
 }  // namespace
 
-std::variant<Found, std::string> FindSetup() {
+std::variant<Setup, std::string> FindSetup() {
   auto library = Library::Find();
   if (const auto* why = std::get_if<std::string>(&library)) return *why;
   auto driver = cuda::Driver::Load();
   if (const auto* error = std::get_if<cuda::CudaError>(&driver)) {
     return error->text;
   }
-  Found found;
-  found.setup.library =
-      std::get<std::shared_ptr<const Library>>(std::move(library));
-  found.setup.driver =
+  Setup setup;
+  setup.library = std::get<std::shared_ptr<const Library>>(std::move(library));
+  setup.driver =
       std::get<std::shared_ptr<const cuda::Driver>>(std::move(driver));
-  const cuda::DriverCalls& calls = found.setup.driver->calls();
+  const cuda::DriverCalls& calls = setup.driver->calls();
   int device = 0;
   unsigned char uuid[kUuidBytes] = {};
   char name[256] = {};
   const auto words = [&](const char* call, int error) {
-    return "this thread has no GPU: " + found.setup.driver->Words(call, error);
+    return "this thread has no GPU: " + setup.driver->Words(call, error);
   };
-  if (const int error = calls.cuCtxGetCurrent(&found.setup.context);
-      error != 0) {
+  if (const int error = calls.cuCtxGetCurrent(&setup.context); error != 0) {
     return words("cuCtxGetCurrent", error);
   }
   if (const int error = calls.cuCtxGetDevice(&device); error != 0) {
@@ -57,9 +55,9 @@ std::variant<Found, std::string> FindSetup() {
   }
   // "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
   const bool is_part = std::strstr(name, " MIG ") != nullptr;
-  found.device = (is_part ? "MIG-" : "GPU-") + UuidText(uuid);
-  found.gpu = name;
-  return found;
+  setup.device = (is_part ? "MIG-" : "GPU-") + UuidText(uuid);
+  setup.gpu = name;
+  return setup;
 }
 
 }  // namespace pactrain::trainer::nccl

@@ -9,16 +9,9 @@
 
 namespace pactrain::trainer::nccl {
 
-struct Found {
-  Setup setup;
-  // "GPU-00010203-...", as nvidia-smi has it; "MIG-..." of a part of one.
-  std::string device;
-  std::string gpu;  // Its kind, as the driver names it.
-};
-
 // For the GPU of the context that is current in this thread. The text says, in
 // one line, why there can be no node reduce with it.
-std::variant<Found, std::string> FindSetup();
+std::variant<Setup, std::string> FindSetup();
 
 }  // namespace pactrain::trainer::nccl
 

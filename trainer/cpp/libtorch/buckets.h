@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/cpp/buckets.h"
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/layout.h"
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"

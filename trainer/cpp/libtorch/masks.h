@@ -80,14 +80,19 @@ inline at::Tensor MaskTensor(const Mask& mask, const Parameter& parameter) {
   return bytes.to(at::kBool);
 }
 
-}  // namespace internal
-
-namespace internal {
-
 // A bias or a gain, maybe with dimensions of size 1 to broadcast it.
 inline bool IsVector(const at::Tensor& tensor) {
   const auto large = [](int64_t size) { return size > 1; };
   return std::count_if(tensor.sizes().begin(), tensor.sizes().end(), large) < 2;
+}
+
+// Whose masks are tracked: as those that may be pruned.
+inline std::vector<size_t> Candidates(const std::vector<NamedTensor>& trained) {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!IsVector(trained[i].tensor)) indices.push_back(i);
+  }
+  return indices;
 }
 
 // Of one part of a name. As in pactrain/roles.py, where a test compares them.

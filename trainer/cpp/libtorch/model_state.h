@@ -23,8 +23,8 @@
 #include "trainer/cpp/libtorch/enforcement.h"
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
-#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/mask_keeper.h"
+#include "trainer/cpp/mask_tracker.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
 #include "trainer/cpp/parameters.h"
@@ -51,7 +51,7 @@ struct ModelParts {
   MaskKeeper* keeper;
   Enforcement* enforcement;
   SharedObjects* shared;
-  Tracking* tracking = nullptr;  // Null: masks are declared.
+  MaskTracker* tracker = nullptr;  // Null: masks are declared.
 };
 
 // Parameters (also without gradients), buffers, masks and what the program
@@ -153,7 +153,7 @@ class ModelState : public LocalState {
 
   void Entered() override {
     parts_.keeper->Start();
-    if (parts_.tracking != nullptr) parts_.tracking->Restart();
+    if (parts_.tracker != nullptr) parts_.tracker->Restart();
   }
 
  private:

@@ -12,7 +12,6 @@
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/libtorch/masks.h"
 #include "trainer/cpp/libtorch/model.h"
-#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/mask_tracker.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
@@ -71,11 +70,11 @@ inline std::string DenseText(int steps, const std::string& names) {
          "config.gse.";
 }
 
-inline std::string MovingText(uint64_t steps, const Tracking& tracking) {
-  const std::string moved = tracking.MovedMost();
+inline std::string MovingText(uint64_t steps, const MaskTracker& tracker) {
+  const std::string moved = tracker.MovedMost();
   return "Tracked masks have moved for " + std::to_string(steps) +
          " steps without being the same for " +
-         std::to_string(tracking.state().settle_steps) +
+         std::to_string(tracker.state().settle_steps) +
          ", as config.settle asks for" +
          (moved.empty() ? "" : "; elements that moved most: " + moved) +
          ".\nPrune less often, or give a smaller config.settle.";
@@ -95,8 +94,8 @@ inline std::string UnagreedText(uint64_t steps, const Decision& next,
 
 // `text` is of an error that ended the session since ranks differ.
 inline std::string DifferentText(const std::string& text, uint32_t rank,
-                                 const Tracking& tracking) {
-  const std::string moved = tracking.MovedMost();
+                                 const MaskTracker& tracker) {
+  const std::string moved = tracker.MovedMost();
   return text.substr(0, text.rfind('\n')) +
          "\nTracked masks are compared, too. Elements that have moved at "
          "rank " +

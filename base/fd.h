@@ -1,20 +1,20 @@
 // An owned file descriptor.
 //
 // Thread-compatible. Closes on destruction.
-#ifndef PACTRAIN_TRAINER_FD_H_
-#define PACTRAIN_TRAINER_FD_H_
+#ifndef PACTRAIN_BASE_FD_H_
+#define PACTRAIN_BASE_FD_H_
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace pactrain::trainer {
+namespace pactrain::base {
 
 class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd(Fd&& other) noexcept : fd_(other.Release()) {}
   Fd& operator=(Fd&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
@@ -25,11 +25,13 @@ class Fd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
+  // Gives the descriptor away.
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
 };
 
-}  // namespace pactrain::trainer
+}  // namespace pactrain::base
 
-#endif  // PACTRAIN_TRAINER_FD_H_
+#endif  // PACTRAIN_BASE_FD_H_
