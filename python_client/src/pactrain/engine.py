@@ -35,7 +35,7 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .parameters import ParameterTable
 from .types import Decision, Digest, DType, Mode, Op, Part, StepResult
-from .waiter import Caller, DeviceThread, WaiterThread
+from .waiter import Caller, DeviceThread, Waiter, WaiterThread
 from .wrapped import WrappedModel
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
@@ -440,7 +440,7 @@ class StepEngine:
         return self._waiter.stop(timeout_seconds)
 
 
-def _waiter_for(parts: Parts) -> Caller | WaiterThread:
+def _waiter_for(parts: Parts) -> Waiter:
     if parts.copies is not None:
         return DeviceThread(parts.copies.begin_thread)
     return Caller() if parts.model.finishes_steps else WaiterThread()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Work: TypeAlias = "Callable[[], object]"
+
+
+class Waiter(Protocol):
+    def run(self, work: Work) -> None: ...
+    def finish(self) -> None: ...
+    def stop(self, timeout_seconds: float) -> bool: ...
 
 
 class Caller:
@@ -34,7 +40,7 @@ class WaiterThread:
 
     def __init__(self, begin: Work = lambda: None) -> None:
         """The thread calls `begin` first."""
-        self._queue: queue.Queue[Work | None] = queue.Queue()
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=_run, args=(begin, self._queue), name="pactrain-waiter", daemon=True
         )
@@ -55,16 +61,31 @@ class WaiterThread:
 class DeviceThread(WaiterThread):
     """The same; finish() waits until all is done that was given before."""
 
+    def __init__(self, begin: Work) -> None:
+        super().__init__(begin)
+        self._idle = threading.Condition()
+        self._open = 0
+
+    def run(self, work: Work) -> None:
+        def counted() -> None:
+            try:
+                work()
+            finally:
+                with self._idle:
+                    self._open -= 1
+                    self._idle.notify_all()
+
+        with self._idle:
+            self._open += 1
+        super().run(counted)
+
     def finish(self) -> None:
-        self._queue.join()  # Each piece of work has a bound of its own.
+        with self._idle:  # Each piece of work has a bound of its own.
+            self._idle.wait_for(lambda: not self._open)
 
 
-def _run(begin: Work, work: queue.Queue[Work | None]) -> None:
+def _run(begin: Work, work: queue.SimpleQueue[Work | None]) -> None:
     begin()
     while (item := work.get()) is not None:
-        try:
-            item()
-        finally:
-            del item
-            work.task_done()
-    work.task_done()
+        item()
+        del item
