@@ -14,18 +14,14 @@ constexpr uint64_t kMaxWriters = 10000;
 
 absl::Status WriteHistory(Database& db, const Writer& writer) {
   RETURN_IF_ERROR(
-      db.Prepare("INSERT INTO writers VALUES (NULL,?1,?2) ON CONFLICT (id) "
-                 "DO UPDATE SET batches=?2")
-          .BindBlob(protocol::WriteDigest(writer.id))
-          .Bind(writer.batches)
-          .Run());
+      db.Write("INSERT INTO writers VALUES (NULL,?1,?2) ON CONFLICT (id) "
+               "DO UPDATE SET batches=?2",
+               Blob{protocol::WriteDigest(writer.id)}, writer.batches));
   if (writer.batches > 1) return absl::OkStatus();
-  return db
-      .Prepare(
-          "DELETE FROM writers WHERE number <= "
-          "(SELECT max(number) FROM writers) - ?")
-      .Bind(kMaxWriters)
-      .Run();
+  return db.Write(
+      "DELETE FROM writers WHERE number <= "
+      "(SELECT max(number) FROM writers) - ?",
+      kMaxWriters);
 }
 
 absl::StatusOr<std::vector<Writer>> ReadHistory(Database& db) {

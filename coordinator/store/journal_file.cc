@@ -69,11 +69,8 @@ absl::StatusOr<Meta> ReadMeta(Database& database) {
 
 absl::Status WriteMeta(Database& database, const Meta& meta) {
   for (const auto& [key, value] : meta) {
-    RETURN_IF_ERROR(
-        database.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
-            .Bind(key)
-            .Bind(value)
-            .Run());
+    RETURN_IF_ERROR(database.Write("INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                                   key, value));
   }
   return absl::OkStatus();
 }
