@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "coordinator/audit/chain.h"
 #include "coordinator/store/backup.h"
-#include "coordinator/store/history_table.h"
 #include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
