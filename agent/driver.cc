@@ -18,8 +18,8 @@
 #include "base/status_macros.h"
 #include "base/tls/mac.h"
 #include "base/version.h"
-#include "protocol/reach.h"
 #include "protocol/seat_claim.h"
+#include "protocol/types.h"
 
 namespace pactrain::agent {
 namespace {

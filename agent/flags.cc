@@ -27,7 +27,6 @@
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
-#include "protocol/reach.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {

@@ -16,10 +16,27 @@ using internal::Writer;
 // Layout: magic, then FrameHeader's fields in order, the header's CRC last.
 constexpr size_t kCrcOffset = kHeaderBytes - 4;
 
-bool IsLeg(uint8_t leg) {
-  return (leg >= static_cast<uint8_t>(Leg::kSiteSum) &&
-          leg <= static_cast<uint8_t>(Leg::kSwap)) ||
-         leg == static_cast<uint8_t>(Leg::kControl);
+bool IsLeg(Leg leg) {
+  return (leg >= Leg::kSiteSum && leg <= Leg::kSwap) || leg == Leg::kControl;
+}
+
+// Those between magic and CRC.
+template <typename Io, typename Header>
+void HeaderFields(Io& io, Header& header) {
+  io.Field("context", header.context);
+  io.Field("step", header.step);
+  io.Field("attempt", header.attempt);
+  io.Field("model", header.model);
+  io.Field("bucket", header.bucket);
+  io.Field("chunk", header.chunk);
+  io.Field("frame", header.frame);
+  io.Field("leg", header.leg);
+  io.Field("codec", header.codec);
+  io.Field("source", header.source);
+  io.Field("after", header.after);
+  io.Field("bytes", header.bytes);
+  io.Field("elements", header.elements);
+  io.Field("payload_crc", header.payload_crc);
 }
 
 }  // namespace
@@ -27,20 +44,7 @@ bool IsLeg(uint8_t leg) {
 void EncodeHeader(const FrameHeader& header, uint8_t out[kHeaderBytes]) {
   Writer w;
   w.Int(kMagic);
-  w.Write(header.context);
-  w.Int(header.step);
-  w.Int(header.attempt);
-  w.Int(header.model);
-  w.Int(header.bucket);
-  w.Int(header.chunk);
-  w.Int(header.frame);
-  w.Int(static_cast<uint8_t>(header.leg));
-  w.Int(static_cast<uint8_t>(header.codec));
-  w.Int(header.source);
-  w.Int(header.after);
-  w.Int(header.bytes);
-  w.Int(header.elements);
-  w.Int(header.payload_crc);
+  HeaderFields(w, header);
   std::string bytes = w.Take();
   w.Int(base::Crc32c(bytes.data(), kCrcOffset));
   bytes += w.Take();
@@ -58,38 +62,22 @@ absl::StatusOr<FrameHeader> DecodeHeader(const uint8_t in[kHeaderBytes]) {
                         magic, kMagic));
   }
   FrameHeader h;
-  h.context = r.ReadDigest("context");
-  h.step = r.Int<uint64_t>("step");
-  h.attempt = r.Int<uint16_t>("attempt");
-  h.model = r.Int<uint16_t>("model");
-  h.bucket = r.Int<uint32_t>("bucket");
-  h.chunk = r.Int<uint32_t>("chunk");
-  h.frame = r.Int<uint16_t>("frame");
-  const auto leg = r.Int<uint8_t>("leg");
-  const auto codec = r.Int<uint8_t>("codec");
-  h.source = r.Int<uint16_t>("source");
-  h.after = r.Int<uint16_t>("after");
-  h.bytes = r.Int<uint32_t>("bytes");
-  h.elements = r.Int<uint32_t>("elements");
-  h.payload_crc = r.Int<uint32_t>("payload_crc");
+  HeaderFields(r, h);
   if (r.Int<uint32_t>("header_crc") != base::Crc32c(in, kCrcOffset)) {
     return absl::DataLossError("frame: header checksum is wrong");
   }
-  if (!IsLeg(leg)) {
+  if (!IsLeg(h.leg)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("frame: unknown leg %d", leg));
+        absl::StrFormat("frame: unknown leg %d", static_cast<int>(h.leg)));
   }
-  if (codec < static_cast<uint8_t>(Codec::kFp32) ||
-      codec > static_cast<uint8_t>(kLastCodec)) {
+  if (h.codec < Codec::kFp32 || h.codec > kLastCodec) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("frame: unknown codec %d", codec));
+        absl::StrFormat("frame: unknown codec %d", static_cast<int>(h.codec)));
   }
-  h.leg = static_cast<Leg>(leg);
   if (h.leg == Leg::kControl && h.after != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("frame: after is %d in control; want 0", h.after));
   }
-  h.codec = static_cast<Codec>(codec);
   const size_t limit =
       h.leg == Leg::kControl ? kMaxControlMessage : kMaxFramePayload;
   if (h.bytes > limit) {

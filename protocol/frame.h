@@ -100,8 +100,11 @@ absl::string_view CauseName(Cause cause);
 inline constexpr size_t kCauses = static_cast<size_t>(Cause::kStraggler) + 1;
 using AttemptsByCause = std::array<uint64_t, kCauses>;  // That failed.
 
+// The messages of control frames. kKind is what the payload begins with.
+
 // What a member of a generation says at the end of an attempt.
 struct CommitVote {
+  static constexpr uint8_t kKind = 3;
   Digest generation;
   uint16_t model = 0;
   uint64_t step = 0;
@@ -113,6 +116,7 @@ struct CommitVote {
 };
 
 struct Abort {
+  static constexpr uint8_t kKind = 4;
   Digest generation;
   uint16_t model = 0;
   uint64_t step = 0;
@@ -127,6 +131,7 @@ struct Abort {
 
 // The sender committed this attempt: proof for one who missed a vote.
 struct Certificate {
+  static constexpr uint8_t kKind = 5;
   Digest generation;
   uint16_t model = 0;
   uint64_t step = 0;
@@ -138,6 +143,7 @@ struct Certificate {
 
 // Sent before the first data frame with this context on a connection.
 struct ContextNotice {
+  static constexpr uint8_t kKind = 6;
   uint16_t model = 0;
   BucketContext context;
   bool operator==(const ContextNotice&) const = default;
@@ -146,6 +152,7 @@ struct ContextNotice {
 // The sender runs this generation: from now on it takes data frames of it on
 // this connection. A receiver that runs it, too, answers with its own.
 struct Ready {
+  static constexpr uint8_t kKind = 7;
   Digest generation;
   uint16_t model = 0;
   bool answer = false;  // Never answered itself.
@@ -155,6 +162,7 @@ struct Ready {
 // The sender still waits for trainers of its own, so whoever waits for its data
 // waits on. Said again while it is so.
 struct Late {
+  static constexpr uint8_t kKind = 10;
   Digest generation;
   uint16_t model = 0;
   uint64_t step = 0;
@@ -166,6 +174,7 @@ struct Late {
 // First frame on a connection, both ways. `job` names nothing here: one
 // connection serves all groups that two agents share.
 struct PeerHello {
+  static constexpr uint8_t kKind = 1;
   std::string agent;
   Digest incarnation;
   std::string cluster_id;
@@ -181,6 +190,7 @@ struct PeerHello {
 // The sender holds this generation's key: the first that it says of a
 // generation on a connection.
 struct KeyProof {
+  static constexpr uint8_t kKind = 8;
   Digest generation;
   // With the key over the generation, both names and what only this connection
   // has (KeyProofs).
@@ -193,6 +203,7 @@ struct KeyProof {
 // connection. Data may not overtake control that was sent before it: who gets
 // a frame on a lane waits with it for FrameHeader::after control messages.
 struct LaneProof {
+  static constexpr uint8_t kKind = 9;
   // With what only the pair's connection has, over both names and what only
   // the lane has (lane_proof.h of the agent).
   std::array<uint8_t, 32> mac = {};
@@ -201,6 +212,7 @@ struct LaneProof {
 
 // Every heartbeat interval on an idle connection; echoed to measure the RTT.
 struct Ping {
+  static constexpr uint8_t kKind = 2;
   uint64_t id = 0;
   bool echo = false;
   bool operator==(const Ping&) const = default;

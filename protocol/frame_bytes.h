@@ -1,6 +1,9 @@
 // How integers, digests and texts lie in a frame: little-endian, a text with
 // its length before it. Part of frame.cc and control_frame.cc alone.
 //
+// Writer and Reader have the same Field()s, so that what is written and what is
+// read is one list; `what` names the field in errors.
+//
 // Thread-compatible.
 #ifndef PACTRAIN_PROTOCOL_FRAME_BYTES_H_
 #define PACTRAIN_PROTOCOL_FRAME_BYTES_H_
@@ -21,23 +24,35 @@ namespace pactrain::protocol::internal {
 
 using base::Digest;
 
-// Appends little-endian integers and length-prefixed text.
+// Appends little-endian integers and length-prefixed text. An enum counts as
+// what it is kept in; without a range its reader checks it.
 class Writer {
  public:
   template <typename T>
   void Int(T value) {
-    static_assert(std::is_unsigned_v<T>);
+    static_assert(std::is_unsigned_v<T> || std::is_enum_v<T>);
     for (size_t i = 0; i < sizeof(T); ++i) {
       out_.push_back(
           static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
     }
   }
-  void Write(const Digest& digest) {
-    Int(digest.hi);
-    Int(digest.lo);
+  template <typename T>
+  void Field(absl::string_view /*what*/, T value) {
+    Int(value);
+  }
+  void Field(absl::string_view /*what*/, bool value) {
+    Int(static_cast<uint8_t>(value));
+  }
+  void Field(absl::string_view what, const Digest& digest) {
+    Field(what, digest.hi);
+    Field(what, digest.lo);
+  }
+  template <typename E>
+  void Field(absl::string_view /*what*/, E value, E /*low*/, E /*high*/) {
+    Int(static_cast<uint8_t>(value));
   }
   // Cut to what a reader accepts: a long reason must not cost the message.
-  void Text(absl::string_view text, size_t limit) {
+  void Field(absl::string_view /*what*/, absl::string_view text, size_t limit) {
     text = text.substr(0, limit);
     Int(static_cast<uint16_t>(text.size()));
     out_.append(text.data(), text.size());
@@ -56,8 +71,8 @@ class Reader {
 
   template <typename T>
   T Int(absl::string_view what) {
-    static_assert(std::is_unsigned_v<T>);
-    if (!Has(sizeof(T), what)) return 0;
+    static_assert(std::is_unsigned_v<T> || std::is_enum_v<T>);
+    if (!Has(sizeof(T), what)) return T{};
     uint64_t value = 0;
     for (size_t i = 0; i < sizeof(T); ++i) value |= uint64_t{in_[i]} << (8 * i);
     in_.remove_prefix(sizeof(T));
@@ -73,23 +88,30 @@ class Reader {
     }
     return static_cast<E>(value);
   }
-  bool Bool(absl::string_view what) {
-    return Enum<Flag>(what, Flag::kFalse, Flag::kTrue) == Flag::kTrue;
+  template <typename T>
+  void Field(absl::string_view what, T& value) {
+    value = Int<T>(what);
   }
-  Digest ReadDigest(absl::string_view what) {
-    const auto hi = Int<uint64_t>(what);
-    return {hi, Int<uint64_t>(what)};
+  void Field(absl::string_view what, bool& value) {
+    value = Enum<uint8_t>(what, 0, 1) == 1;
   }
-  std::string Text(absl::string_view what, size_t limit) {
+  void Field(absl::string_view what, Digest& digest) {
+    Field(what, digest.hi);
+    Field(what, digest.lo);
+  }
+  template <typename E>
+  void Field(absl::string_view what, E& value, E low, E high) {
+    value = Enum(what, low, high);
+  }
+  void Field(absl::string_view what, std::string& text, size_t limit) {
     const size_t size = Int<uint16_t>(what);
     if (size > limit) {
       Fail(absl::StrFormat("control: %s has %d bytes; at most %d", what, size,
                            limit));
     }
-    if (!Has(size, what)) return "";
-    std::string text(reinterpret_cast<const char*>(in_.data()), size);
+    if (!Has(size, what)) return;
+    text.assign(reinterpret_cast<const char*>(in_.data()), size);
     in_.remove_prefix(size);
-    return text;
   }
   absl::Status Finish() {
     if (status_.ok() && !in_.empty()) {
@@ -99,8 +121,6 @@ class Reader {
   }
 
  private:
-  enum class Flag : uint8_t { kFalse = 0, kTrue = 1 };
-
   bool Has(size_t bytes, absl::string_view what) {
     if (status_.ok() && in_.size() < bytes) {
       Fail(absl::StrFormat("control: cut short in %s", what));

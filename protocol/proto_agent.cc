@@ -5,7 +5,6 @@
 #include "protocol/limits.h"
 #include "protocol/proto_check.h"
 #include "protocol/proto_convert.h"
-#include "protocol/reach.h"
 
 namespace pactrain::protocol {
 namespace {

@@ -9,8 +9,8 @@
 #include "protocol/local_trainers.h"
 #include "protocol/proto_check.h"
 #include "protocol/proto_convert.h"
-#include "protocol/reach.h"
 #include "protocol/test_messages.h"
+#include "protocol/types.h"
 
 namespace pactrain::protocol {
 namespace {

@@ -126,6 +126,10 @@ struct Trainer {
   bool operator==(const Trainer&) const = default;
 };
 
+// An agent's data_address is "host:port" or this: nobody can dial it, so it
+// dials all others.
+inline constexpr absl::string_view kNobodyDials = "none";
+
 // One agent of a generation with the trainers behind it.
 struct Member {
   std::string agent;   // Name, unique in the cluster.
@@ -195,6 +199,13 @@ struct Generation {
   Digest ComputeDigest() const;
   int SiteOf(int member) const;                    // Index into `sites`.
   std::vector<int> MembersOfSite(int site) const;  // Ascending.
+};
+
+// A generation and the key that its members hold: who holds it is one of them.
+struct GenerationKey {
+  Digest generation;  // Generation::ComputeDigest().
+  base::Secret key;
+  bool operator==(const GenerationKey&) const = default;
 };
 
 // InvalidArgument: FULL with a mask set, COMPACTED without one, TERNARY with a

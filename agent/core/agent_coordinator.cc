@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/core/agent_impl.h"
+#include "agent/core/agent_state.h"
 #include "agent/core/wire_convert.h"
 #include "base/weakened.h"
 
@@ -17,8 +17,8 @@ constexpr size_t kMaxGroups = 4096;  // Whose newest generation is remembered.
 
 }  // namespace
 
-GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
-                                      uint64_t generation) {
+GroupState* AgentState::Running(const protocol::GroupId& group,
+                                uint64_t generation) {
   auto it = groups_.find(group);
   if (it == groups_.end() || it->second->generation().number != generation) {
     return nullptr;
@@ -27,15 +27,14 @@ GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
 }
 
 // Everything is said again: the coordinator may be another one.
-void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
+void AgentState::On(const CoordinatorConnected&, absl::Duration) {
   outbox_.coordinator_connected = true;
   outbox_.Log("connected to the coordinator");
   for (const auto& [id, group] : groups_) group->ReportAll();
   for (const auto& [group, local] : local_) outbox_.ToCoordinator(local);
 }
 
-void AgentState::Impl::On(const CoordinatorDisconnected& event,
-                          absl::Duration) {
+void AgentState::On(const CoordinatorDisconnected& event, absl::Duration) {
   const bool was_connected =
       std::exchange(outbox_.coordinator_connected, false);
   coordinator_reason_ = event.reason;
@@ -50,12 +49,12 @@ void AgentState::Impl::On(const CoordinatorDisconnected& event,
   }
 }
 
-void AgentState::Impl::On(const protocol::CoordinatorMessage& event,
-                          absl::Duration now) {
+void AgentState::On(const protocol::CoordinatorMessage& event,
+                    absl::Duration now) {
   std::visit([&](const auto& message) { On(message, now); }, event);
 }
 
-std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
+std::vector<GroupState::LocalTrainer> AgentState::TrainersOf(
     const protocol::StartGeneration& start, int me) {
   const Generation& generation = start.generation;
   const protocol::Member& member = generation.members[me];
@@ -103,8 +102,8 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
 
 // It was formed without those who were gone before. Those of a former process
 // are still named: that they are dead is known here alone.
-void AgentState::Impl::ForgetBefore(const Generation& generation,
-                                    const protocol::Member& me) {
+void AgentState::ForgetBefore(const Generation& generation,
+                              const protocol::Member& me) {
   protocol::LocalTrainers& local = local_[generation.group];
   local.report.reset();
   local.votes.clear();
@@ -117,9 +116,8 @@ void AgentState::Impl::ForgetBefore(const Generation& generation,
 }
 
 // The coordinator has lost what this agent was told, and noticed nothing.
-void AgentState::Impl::RefuseOld(const Generation& generation,
-                                 const protocol::Member& me,
-                                 absl::Duration now) {
+void AgentState::RefuseOld(const Generation& generation,
+                           const protocol::Member& me, absl::Duration now) {
   const std::string text = absl::StrCat(
       "the coordinator forms generation ", generation.number, " of ",
       generation.group.ToString(), ", and agent ", options_.agent,
@@ -139,8 +137,8 @@ void AgentState::Impl::RefuseOld(const Generation& generation,
   }
 }
 
-void AgentState::Impl::On(const protocol::StartGeneration& message,
-                          absl::Duration now) {
+void AgentState::On(const protocol::StartGeneration& message,
+                    absl::Duration now) {
   const Generation& generation = message.generation;
   const absl::Status status = protocol::CheckGeneration(generation);
   const auto it = std::find_if(
@@ -199,8 +197,7 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
   group->Start(now);
 }
 
-void AgentState::Impl::On(const protocol::GroupWaiting& message,
-                          absl::Duration) {
+void AgentState::On(const protocol::GroupWaiting& message, absl::Duration) {
   for (const auto& [id, record] : trainers_.all()) {
     if (record.group == message.group && record.generation == 0) {
       outbox_.ToTrainer(id, MakeWaiting(message.reason));
@@ -208,8 +205,7 @@ void AgentState::Impl::On(const protocol::GroupWaiting& message,
   }
 }
 
-void AgentState::Impl::On(const protocol::JoinRefused& message,
-                          absl::Duration now) {
+void AgentState::On(const protocol::JoinRefused& message, absl::Duration now) {
   const TrainerRecord* record =
       trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
@@ -226,22 +222,21 @@ void AgentState::Impl::On(const protocol::JoinRefused& message,
   outbox_.effects.emplace_back(CloseTrainer{id});
 }
 
-void AgentState::Impl::On(const protocol::Prepare& message,
-                          absl::Duration now) {
+void AgentState::On(const protocol::Prepare& message, absl::Duration now) {
   TellVotes();  // Before they are why it is refused.
   if (GroupState* group = Running(message.group, message.generation)) {
     group->OnPrepare(message.decision, now);
   }
 }
 
-void AgentState::Impl::On(const protocol::Revoke& message, absl::Duration) {
+void AgentState::On(const protocol::Revoke& message, absl::Duration) {
   if (GroupState* group = Running(message.group, message.generation)) {
     group->OnRevoke(message.version);
   }
 }
 
-void AgentState::Impl::On(const protocol::EndGeneration& message,
-                          absl::Duration now) {
+void AgentState::On(const protocol::EndGeneration& message,
+                    absl::Duration now) {
   if (PT_WEAKENED(EndGenerationIgnored)) return;
   if (GroupState* group = Running(message.group, message.generation)) {
     group->BeginEnd(protocol::Cause::kMemberLost, message.reason, now);

@@ -3,13 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/core/agent_impl.h"
+#include "agent/core/agent_state.h"
 #include "base/weakened.h"
 
 namespace pactrain::agent {
 
-GroupState* AgentState::Impl::FindGeneration(
-    const protocol::GroupId& group, const protocol::Digest& generation) {
+GroupState* AgentState::FindGeneration(const protocol::GroupId& group,
+                                       const protocol::Digest& generation) {
   auto it = groups_.find(group);
   if (it != groups_.end() && it->second->digest() == generation) {
     return it->second.get();
@@ -20,8 +20,8 @@ GroupState* AgentState::Impl::FindGeneration(
   return nullptr;
 }
 
-int AgentState::Impl::SenderIn(const GroupState& group,
-                               const std::string& agent) const {
+int AgentState::SenderIn(const GroupState& group,
+                         const std::string& agent) const {
   const int member = group.MemberOf(agent);
   const auto peer = incarnations_.find(agent);
   if (member < 0 || member == group.me() || peer == incarnations_.end() ||
@@ -32,7 +32,7 @@ int AgentState::Impl::SenderIn(const GroupState& group,
   return member;
 }
 
-void AgentState::Impl::On(const PeerConnected& event, absl::Duration) {
+void AgentState::On(const PeerConnected& event, absl::Duration) {
   outbox_.links.Connected(event.agent);
   outbox_.Log(absl::StrCat("connected to agent ", event.agent));
   for (auto& [id, group] : groups_) {
@@ -41,7 +41,7 @@ void AgentState::Impl::On(const PeerConnected& event, absl::Duration) {
   }
 }
 
-void AgentState::Impl::On(const PeerDisconnected& event, absl::Duration now) {
+void AgentState::On(const PeerDisconnected& event, absl::Duration now) {
   if (!outbox_.links.Disconnected(event.agent)) return;
   outbox_.Warn(absl::StrCat("lost the connection to agent ", event.agent, ": ",
                             event.reason));
@@ -53,7 +53,7 @@ void AgentState::Impl::On(const PeerDisconnected& event, absl::Duration now) {
   }
 }
 
-void AgentState::Impl::On(const PeerControl& event, absl::Duration now) {
+void AgentState::On(const PeerControl& event, absl::Duration now) {
   if (!outbox_.links.IsConnected(event.agent)) return;
   const protocol::GroupControl& control = event.control;
   if (const auto* notice =
@@ -68,7 +68,7 @@ void AgentState::Impl::On(const PeerControl& event, absl::Duration now) {
   if (member >= 0) group->OnControl(member, control, now);
 }
 
-void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
+void AgentState::On(const PeerData& event, absl::Duration now) {
   if (!outbox_.links.IsConnected(event.agent)) return;
   const PeerLinks::Known* known =
       outbox_.links.Find(event.agent, event.header.context);
@@ -88,7 +88,7 @@ void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
 // Peers of ended generations are kept as long as those answer. Where two
 // generations name different processes of an agent, the one named last is
 // right.
-void AgentState::Impl::UpdatePeers(absl::Duration now) {
+void AgentState::UpdatePeers(absl::Duration now) {
   std::map<std::string, SetPeers::Peer> wanted;
   const auto add = [&](const GroupState& group) {
     for (const protocol::Member& m : group.generation().members) {
@@ -124,8 +124,7 @@ void AgentState::Impl::UpdatePeers(absl::Duration now) {
 }
 
 // The shell closes its connection without a word.
-void AgentState::Impl::ForgetPeer(const std::string& agent,
-                                  absl::Duration now) {
+void AgentState::ForgetPeer(const std::string& agent, absl::Duration now) {
   if (!outbox_.links.Disconnected(agent)) return;
   for (auto& [id, group] : groups_) {
     const int member = group->MemberOf(agent);

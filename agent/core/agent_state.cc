@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/core/agent_impl.h"
 #include "agent/core/wire_convert.h"
 #include "base/status_macros.h"
 
@@ -59,24 +58,7 @@ absl::StatusOr<std::unique_ptr<AgentState>> AgentState::Create(
   return std::unique_ptr<AgentState>(new AgentState(options));
 }
 
-AgentState::AgentState(const Options& options)
-    : impl_(std::make_unique<Impl>(options)) {}
-AgentState::~AgentState() = default;
-
-absl::StatusOr<AgentState::HelloGrant> AgentState::CheckHello(
-    const wire::Hello& hello) const {
-  return impl_->CheckHello(hello);
-}
-Effects AgentState::Handle(const Event& event, absl::Duration now) {
-  return impl_->Handle(event, now);
-}
-int AgentState::OpenAttempt(absl::Duration now) const {
-  return impl_->OpenAttempt(now);
-}
-
-std::vector<GroupStatus> AgentState::Status() const { return impl_->Status(); }
-
-absl::StatusOr<TrainerRecord> AgentState::Impl::Check(
+absl::StatusOr<TrainerRecord> AgentState::Check(
     const wire::Hello& hello) const {
   ASSIGN_OR_RETURN(TrainerRecord record, trainers_.Check(hello));
   const auto local = local_.find(record.group);
@@ -88,49 +70,49 @@ absl::StatusOr<TrainerRecord> AgentState::Impl::Check(
   return record;
 }
 
-absl::StatusOr<AgentState::HelloGrant> AgentState::Impl::CheckHello(
+absl::StatusOr<AgentState::HelloGrant> AgentState::CheckHello(
     const wire::Hello& hello) const {
   ASSIGN_OR_RETURN(TrainerRecord record, Check(hello));
   return HelloGrant{record.bytes, record.region};
 }
 
-Effects AgentState::Impl::Handle(const Event& event, absl::Duration now) {
+Effects AgentState::Handle(const Event& event, absl::Duration now) {
   std::visit([&](const auto& e) { On(e, now); }, event);
   SweepEnded(now);
   TellChanged();
   return std::exchange(outbox_.effects, {});
 }
 
-void AgentState::Impl::Note(const protocol::TrainerJoined& joined) {
+void AgentState::Note(const protocol::TrainerJoined& joined) {
   if (protocol::Add(joined, local_[joined.group])) {
     changed_.insert(joined.group);
   }
 }
 
-void AgentState::Impl::Note(const protocol::TrainerLeft& left) {
+void AgentState::Note(const protocol::TrainerLeft& left) {
   if (protocol::Add(left, local_[left.group])) changed_.insert(left.group);
 }
 
-void AgentState::Impl::Note(const protocol::StepReport& report) {
+void AgentState::Note(const protocol::StepReport& report) {
   protocol::LocalTrainers& local = local_[report.group];
   if (local.report == report) return;
   local.report = report;
   changed_.insert(report.group);
 }
 
-const protocol::TrainerLeft* AgentState::Impl::FindLeft(
+const protocol::TrainerLeft* AgentState::FindLeft(
     const protocol::GroupId& group, const protocol::Digest& attach_id) const {
   const auto local = local_.find(group);
   return local == local_.end() ? nullptr
                                : protocol::FindLeft(local->second, attach_id);
 }
 
-void AgentState::Impl::TellVotes() {
+void AgentState::TellVotes() {
   changed_.merge(voted_);
   TellChanged();
 }
 
-void AgentState::Impl::TellChanged() {
+void AgentState::TellChanged() {
   for (const protocol::GroupId& group : std::exchange(changed_, {})) {
     voted_.erase(group);
     protocol::LocalTrainers& local = local_[group];
@@ -141,7 +123,7 @@ void AgentState::Impl::TellChanged() {
   if (local_.size() > kMaxHistory) ForgetGroups();
 }
 
-void AgentState::Impl::ForgetGroups() {
+void AgentState::ForgetGroups() {
   size_t over = 0;
   const auto is_over = [](const protocol::LocalTrainers& local) {
     return local.here.empty() &&
@@ -156,7 +138,7 @@ void AgentState::Impl::ForgetGroups() {
   }
 }
 
-void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
+void AgentState::On(const TrainerHello& event, absl::Duration now) {
   auto record = Check(event.hello);
   if (record.ok()) DropReplaced(*record, now);
   absl::Status status = record.status();
@@ -191,12 +173,12 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   trainers_.Add(*std::move(record));
 }
 
-GroupState* AgentState::Impl::RunningGroupOf(const TrainerRecord& record) {
+GroupState* AgentState::RunningGroupOf(const TrainerRecord& record) {
   if (record.generation == 0) return nullptr;
   return Running(record.group, record.generation);
 }
 
-void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
+void AgentState::On(const TrainerMessage& event, absl::Duration now) {
   TrainerRecord* record = trainers_.Find(event.trainer);
   if (record == nullptr) {
     // All else it said before it knew of the end.
@@ -241,8 +223,8 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   outbox_.effects.emplace_back(CloseTrainer{event.trainer});
 }
 
-void AgentState::Impl::OnVote(const TrainerRecord& record,
-                              const wire::Vote& vote, GroupState& group) {
+void AgentState::OnVote(const TrainerRecord& record, const wire::Vote& vote,
+                        GroupState& group) {
   protocol::MaskVote out;
   out.group = record.group;
   out.generation = record.generation;
@@ -275,8 +257,7 @@ void AgentState::Impl::OnVote(const TrainerRecord& record,
   outbox_.ToCoordinator(*refusal);
 }
 
-bool AgentState::Impl::ForgetLingering(TrainerId id,
-                                       const std::string& reason) {
+bool AgentState::ForgetLingering(TrainerId id, const std::string& reason) {
   const auto it = lingering_.find(id);
   if (it == lingering_.end()) return false;
   const auto& [group, attach_id] = it->second;
@@ -288,9 +269,9 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
   return true;
 }
 
-void AgentState::Impl::Linger(const TrainerRecord& record,
-                              const std::string& reason, bool straggled,
-                              const std::vector<std::string>& unreached) {
+void AgentState::Linger(const TrainerRecord& record, const std::string& reason,
+                        bool straggled,
+                        const std::vector<std::string>& unreached) {
   Note(protocol::TrainerLeft{
       record.group, record.rank, record.trainer.attach_id, reason,
       /*generation_ended=*/true, /*may_return=*/true, unreached, straggled});
@@ -299,12 +280,12 @@ void AgentState::Impl::Linger(const TrainerRecord& record,
   trainers_.Remove(id);
 }
 
-void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
+void AgentState::On(const TrainerGone& event, absl::Duration now) {
   if (ForgetLingering(event.trainer, event.reason)) return;
   DropTrainer(event.trainer, event.reason, now);
 }
 
-void AgentState::Impl::On(const FormerTrainerLeft& event, absl::Duration) {
+void AgentState::On(const FormerTrainerLeft& event, absl::Duration) {
   outbox_.Log(absl::StrCat("rank ", event.rank, " of ", event.group.ToString(),
                            ", which this agent had before it was started "
                            "again, is gone: ",
@@ -315,15 +296,14 @@ void AgentState::Impl::On(const FormerTrainerLeft& event, absl::Duration) {
   Note(left);
 }
 
-void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
-                                   const std::string& text) {
+void AgentState::FailTrainer(TrainerId id, wire::Code code,
+                             const std::string& text) {
   outbox_.ToTrainer(id, MakeFailed(kNoStep, code, true, text));
 }
 
 // After this agent was frozen a trainer's new connection may be seen before the
 // end of its old one.
-void AgentState::Impl::DropReplaced(const TrainerRecord& record,
-                                    absl::Duration now) {
+void AgentState::DropReplaced(const TrainerRecord& record, absl::Duration now) {
   const TrainerRecord* old = trainers_.FindReplaced(record);
   if (old == nullptr) return;
   const TrainerId id = old->id;
@@ -331,8 +311,8 @@ void AgentState::Impl::DropReplaced(const TrainerRecord& record,
   outbox_.effects.emplace_back(CloseTrainer{id});
 }
 
-void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
-                                   absl::Duration now, bool may_return) {
+void AgentState::DropTrainer(TrainerId id, const std::string& reason,
+                             absl::Duration now, bool may_return) {
   TrainerRecord* record = trainers_.Find(id);
   if (record == nullptr) return;
   outbox_.Log(absl::StrCat("rank ", record->rank, " of ",
@@ -358,13 +338,13 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   trainers_.Remove(id);
 }
 
-void AgentState::Impl::On(const Tick& event, absl::Duration now) {
+void AgentState::On(const Tick& event, absl::Duration now) {
   TellVotes();
   for (auto& [id, group] : groups_) group->Tick(event.slowest_link, now);
 }
 
 // Lets go of the trainers of generations that ended while an event was handled.
-void AgentState::Impl::SweepEnded(absl::Duration now) {
+void AgentState::SweepEnded(absl::Duration now) {
   bool changed = false;
   for (auto it = groups_.begin(); it != groups_.end();) {
     if (!it->second->ended()) {
@@ -408,7 +388,7 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
   if (changed) UpdatePeers(now);
 }
 
-int AgentState::Impl::OpenAttempt(absl::Duration now) const {
+int AgentState::OpenAttempt(absl::Duration now) const {
   // Words of an end may be on their way.
   constexpr absl::Duration kLastWords = absl::Seconds(1);
   if (!ended_.empty() && now < ended_.back().at + kLastWords) {
@@ -421,7 +401,7 @@ int AgentState::Impl::OpenAttempt(absl::Duration now) const {
   return last;
 }
 
-std::vector<GroupStatus> AgentState::Impl::Status() const {
+std::vector<GroupStatus> AgentState::Status() const {
   std::map<protocol::GroupId, GroupStatus> statuses = history_;
   for (const auto& [id, record] : trainers_.all()) {
     GroupStatus& status = statuses[record.group];

@@ -9,7 +9,7 @@
 #include "agent/core/events.h"
 #include "protocol/control.h"
 #include "protocol/frame.h"
-#include "protocol/generation_key.h"
+#include "protocol/types.h"
 #include "trainer/wire.h"
 
 namespace pactrain::agent {

@@ -41,7 +41,7 @@
 #include "agent/exchange/schedule.h"
 #include "base/weakened.h"
 #include "protocol/control.h"
-#include "protocol/generation_key.h"
+#include "protocol/types.h"
 
 namespace pactrain::agent {
 

@@ -12,7 +12,7 @@
 #include "base/releases.h"
 #include "coordinator/admin/admin_client.h"
 #include "coordinator/admin/links.h"
-#include "protocol/reach.h"
+#include "protocol/types.h"
 
 namespace pactrain::coordinator {
 namespace {

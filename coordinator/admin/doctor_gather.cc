@@ -17,7 +17,7 @@
 #include "coordinator/admin/dial.h"
 #include "coordinator/admin/doctor.h"
 #include "coordinator/admin/kernels_probe.h"
-#include "protocol/reach.h"
+#include "protocol/types.h"
 
 namespace pactrain::coordinator {
 namespace {

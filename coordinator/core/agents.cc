@@ -11,13 +11,14 @@ constexpr size_t kKnownPerConnected = 4;
 
 }  // namespace
 
-absl::StatusOr<Agents::Admission> Agents::Admit(
-    StreamId stream, const protocol::AgentHello& hello, absl::Duration now) {
+absl::StatusOr<StreamId> Agents::Admit(StreamId stream,
+                                       const protocol::AgentHello& hello,
+                                       absl::Duration now) {
   if (by_stream_.contains(stream)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "agent '", hello.agent, "' said Hello twice on one stream"));
   }
-  Admission admission;
+  StreamId replaced = 0;
   auto it = agents_.find(hello.agent);
   if (it != agents_.end()) {
     Agent& agent = it->second;
@@ -28,7 +29,7 @@ absl::StatusOr<Agents::Admission> Agents::Admit(
           "', ", agent.data_address,
           "): give every agent a name of its own, or stop that one"));
     }
-    admission.replaced = agent.stream;
+    replaced = agent.stream;
     by_stream_.erase(agent.stream);
   } else if (by_stream_.size() >= static_cast<size_t>(options_.max_agents) ||
              agents_.size() >= kKnownPerConnected * options_.max_agents) {
@@ -41,7 +42,7 @@ absl::StatusOr<Agents::Admission> Agents::Admit(
       hello.version, hello.metrics_address, stream,     now,
       now,           hello.proves};
   by_stream_[stream] = hello.agent;
-  return admission;
+  return replaced;
 }
 
 const Agent* Agents::Hear(StreamId stream, absl::Duration now) {

@@ -44,17 +44,14 @@ class Agents {
   Agents(const Options& options, absl::Duration now)
       : options_(options), start_(now) {}
 
-  struct Admission {
-    StreamId replaced =
-        0;  // The same process's older stream, to be closed; 0: none.
-  };
-  // Lets an agent in (again).
+  // Lets an agent in (again). Returns the same process's older stream, which is
+  // to be closed; 0: none.
   //   FailedPrecondition: the stream has said Hello already.
   //   AlreadyExists:      another process with this name is still heard.
   //   ResourceExhausted:  too many agents.
-  absl::StatusOr<Admission> Admit(StreamId stream,
-                                  const protocol::AgentHello& hello,
-                                  absl::Duration now);
+  absl::StatusOr<StreamId> Admit(StreamId stream,
+                                 const protocol::AgentHello& hello,
+                                 absl::Duration now);
 
   // Notes that the stream was heard. Null: it is no agent's.
   const Agent* Hear(StreamId stream, absl::Duration now);

@@ -163,13 +163,11 @@ std::vector<const Candidate*> Group::Witnesses(
     const Candidate& candidate, const std::vector<Launch>& launches) const {
   std::vector<const Candidate*> all;
   std::set<std::pair<uint64_t, std::string>> waiting;
-  for (const Launch& launch : launches) {
-    for (const auto& [rank, other] : launch.by_rank) {
-      if (!HasState(other)) continue;
-      all.push_back(&other);
-      if (!first_words_.empty()) {
-        waiting.emplace(other.trainer.attach_id.hi, other.agent);
-      }
+  for (const Candidate* other : AllOf(launches)) {
+    if (!HasState(*other)) continue;
+    all.push_back(other);
+    if (!first_words_.empty()) {
+      waiting.emplace(other->trainer.attach_id.hi, other->agent);
     }
   }
   for (const auto& [id, other] : first_words_) {
@@ -212,12 +210,10 @@ bool Group::SettleClaims(const std::vector<Launch>& launches,
   const auto newest = NewestReturned(launches, lineage);
   std::vector<Membership::Refusal> refuted;
   std::vector<Candidate> out;
-  for (const Launch& launch : launches) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (const auto why = WhyRefuted(candidate, launches, newest)) {
-        refuted.push_back({candidate, *why});
-        out.push_back(candidate);
-      }
+  for (const Candidate* candidate : AllOf(launches)) {
+    if (const auto why = WhyRefuted(*candidate, launches, newest)) {
+      refuted.push_back({*candidate, *why});
+      out.push_back(*candidate);
     }
   }
   for (const Candidate& candidate : out) {
@@ -239,38 +235,37 @@ std::optional<Group::Dispute> Group::FirstDispute(
     const protocol::Digest& lineage) const {
   const auto newest = NewestReturned(launches, lineage);
   std::optional<Dispute> settled;
-  for (const Launch& launch : launches) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
-      const Likeness likeness =
-          LikenessOf(candidate, Witnesses(candidate, launches), testimony_);
-      if (likeness.disputed && !likeness.refuted) {
-        return Dispute{
-            absl::StrCat(
-                Text(candidate), likeness.text,
-                ". A node computes wrongly, or an agent says what is not so, "
-                "and none is believed alone: nothing is formed. Find out "
-                "which, and put it out: pactrain-admin evict AGENT (where it "
-                "is "
-                "ranks of one agent that differ: end the wrong ones); or start "
-                "all ranks again from the last checkpoint, with "
-                "PACTRAIN_REPLACE=1"),
-            /*is_open=*/true};
-      }
-      const Testimony::Words words = testimony_.On(candidate);
-      if (words.against.empty()) continue;
-      const Dispute dispute = {
+  for (const Candidate* waiting : AllOf(launches)) {
+    const Candidate& candidate = *waiting;
+    if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
+    const Likeness likeness =
+        LikenessOf(candidate, Witnesses(candidate, launches), testimony_);
+    if (likeness.disputed && !likeness.refuted) {
+      return Dispute{
           absl::StrCat(
-              Text(candidate), AgainstText(words),
-              words.disputed()
-                  ? ". One of these agents says what is not so, and none is "
-                    "believed alone: nothing is formed. See in their ranks' "
-                    "logs which one, and put it out: pactrain-admin evict AGENT"
-                  : ". The other agents say what it does, and are believed"),
-          words.disputed()};
-      if (dispute.is_open) return dispute;
-      if (!settled) settled = dispute;
+              Text(candidate), likeness.text,
+              ". A node computes wrongly, or an agent says what is not so, "
+              "and none is believed alone: nothing is formed. Find out "
+              "which, and put it out: pactrain-admin evict AGENT (where it "
+              "is "
+              "ranks of one agent that differ: end the wrong ones); or start "
+              "all ranks again from the last checkpoint, with "
+              "PACTRAIN_REPLACE=1"),
+          /*is_open=*/true};
     }
+    const Testimony::Words words = testimony_.On(candidate);
+    if (words.against.empty()) continue;
+    const Dispute dispute = {
+        absl::StrCat(
+            Text(candidate), AgainstText(words),
+            words.disputed()
+                ? ". One of these agents says what is not so, and none is "
+                  "believed alone: nothing is formed. See in their ranks' "
+                  "logs which one, and put it out: pactrain-admin evict AGENT"
+                : ". The other agents say what it does, and are believed"),
+        words.disputed()};
+    if (dispute.is_open) return dispute;
+    if (!settled) settled = dispute;
   }
   return settled;
 }

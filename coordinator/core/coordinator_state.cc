@@ -187,13 +187,12 @@ void CoordinatorState::OnHello(StreamId stream,
   absl::Status status = CheckHello(hello);
   if (status.ok()) status = CheckHistory(hello, now, effects);
   if (status.ok()) {
-    auto admission = agents_.Admit(stream, hello, now);
-    if (admission.ok() && admission->replaced != 0) {
+    const auto replaced = agents_.Admit(stream, hello, now);
+    if (replaced.ok() && *replaced != 0) {
       effects.closes.push_back(
-          {admission->replaced,
-           absl::AbortedError("the agent opened a newer stream")});
+          {*replaced, absl::AbortedError("the agent opened a newer stream")});
     }
-    status = admission.status();
+    status = replaced.status();
   }
   if (!status.ok()) {
     effects.Warn(std::string(status.message()));

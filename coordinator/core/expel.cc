@@ -34,10 +34,8 @@ std::set<std::pair<std::string, std::string>> Group::Participants() const {
       all.insert({member.agent, member.site});
     }
   }
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      all.insert({candidate.agent, candidate.site});
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    all.insert({candidate->agent, candidate->site});
   }
   return all;
 }

@@ -161,11 +161,9 @@ void Group::OnUnnamed(const Agent& agent, const protocol::LocalTrainers& local,
                       Context& c) {
   std::vector<std::pair<uint32_t, protocol::Digest>> there =
       seats_.LivingAt(agent);
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.agent != agent.name) continue;
-      there.emplace_back(rank, candidate.trainer.attach_id);
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    if (candidate->agent != agent.name) continue;
+    there.emplace_back(candidate->trainer.rank, candidate->trainer.attach_id);
   }
   for (const auto& [rank, attach_id] : there) {
     if (FindHere(local, attach_id) != nullptr ||

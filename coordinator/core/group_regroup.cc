@@ -165,10 +165,8 @@ void Group::RecordDetached(Context& c) {
 
 void Group::TryRegroup(Context& c) {
   std::vector<Candidate> returned;
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (HasState(candidate)) returned.push_back(candidate);
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    if (HasState(*candidate)) returned.push_back(*candidate);
   }
   for (const Launch& launch : membership_.launches()) {
     if (AnyOld(launch)) continue;
@@ -263,15 +261,11 @@ void Group::Part(Context& c) {
   }
   if (cut.empty() || PT_WEAKENED(NobodyParts)) return;
   std::map<std::string, Weight> agents;
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (!HasState(candidate)) continue;
-      Weight& weight = agents[candidate.agent];
-      const protocol::Trainer& trainer = candidate.trainer;
-      weight.reached = std::max(
-          weight.reached, {trainer.lineage.committed, trainer.resume_step});
-      ++weight.ranks;
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    if (!HasState(*candidate)) continue;
+    Weight& weight = agents[candidate->agent];
+    weight.reached = std::max(weight.reached, ReachedBy(*candidate));
+    ++weight.ranks;
   }
   for (const auto& [agent, pair] : SmallerSides(cut, agents)) {
     const std::string reason = absl::StrCat(
@@ -282,16 +276,8 @@ void Group::Part(Context& c) {
         "' is on the smaller side, which is out of the job: see `pactrain "
         "doctor` at both ends");
     std::vector<Membership::Refusal> refusals;
-    std::vector<Candidate> out;
-    for (const Launch& launch : membership_.launches()) {
-      for (const auto& [rank, candidate] : launch.by_rank) {
-        if (candidate.agent != agent) continue;
-        refusals.push_back({candidate, reason});
-        out.push_back(candidate);
-      }
-    }
-    membership_.Remove(out);
-    for (const Candidate& candidate : out) {
+    for (const Candidate& candidate : membership_.DropAgent(agent)) {
+      refusals.push_back({candidate, reason});
       seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kKeptOut);
       membership_.RefuseAgent(agent, candidate.data_address, reason, c.now);
     }

@@ -95,10 +95,8 @@ bool Group::IsLater(const Candidate& candidate, const Context& c) const {
 }
 
 const Candidate* Group::FirstLater(const Context& c) const {
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (IsLater(candidate, c)) return &candidate;
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    if (IsLater(*candidate, c)) return candidate;
   }
   return nullptr;
 }
@@ -118,12 +116,10 @@ std::string Group::LaterText(const Candidate& later) const {
 
 uint64_t Group::NextNumber() const {
   uint64_t newest = generation_ ? generation_->number : 0;
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      // Nobody believed the word of others.
-      if (!HasState(candidate) && !candidate.proven) continue;
-      newest = std::max(newest, NewestOf(candidate.trainer));
-    }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    // Nobody believed the word of others.
+    if (!HasState(*candidate) && !candidate->proven) continue;
+    newest = std::max(newest, NewestOf(candidate->trainer));
   }
   return newest + 1;
 }
@@ -140,12 +136,10 @@ void Group::RefuseOver(const Candidate& candidate, const std::string& reason,
 
 void Group::RefuseOthers(Context& c) {
   std::vector<Candidate> others;
-  for (const Launch& launch : membership_.launches()) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (const auto over = WhyOver(candidate, c)) {
-        RefuseOver(candidate, *over, c);
-        others.push_back(candidate);
-      }
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    if (const auto over = WhyOver(*candidate, c)) {
+      RefuseOver(*candidate, *over, c);
+      others.push_back(*candidate);
     }
   }
   membership_.Remove(others);
@@ -249,10 +243,8 @@ const Seats::Seat* Group::FirstMember(const Context& c) const {
 
 absl::Status Group::CheckForget(const Context& c) const {
   size_t alive = seats_.CountAlive(c.agents);
-  for (const Launch& launch : membership_.launches()) {
-    alive +=
-        std::count_if(launch.by_rank.begin(), launch.by_rank.end(),
-                      [](const auto& entry) { return HasState(entry.second); });
+  for (const Candidate* candidate : AllOf(membership_.launches())) {
+    alive += HasState(*candidate);
   }
   if (alive > 0 && !PT_WEAKENED(ForgottenInSight)) {
     return absl::FailedPreconditionError(

@@ -43,10 +43,8 @@ bool Fits(const std::vector<Candidate>& trainers) {
 std::vector<Candidate> Admitted(const std::vector<Launch>& waiting,
                                 const RanksByLaunch& detached) {
   std::vector<Candidate> admitted;
-  for (const Launch& launch : waiting) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (HasState(candidate)) admitted.push_back(candidate);
-    }
+  for (const Candidate* candidate : AllOf(waiting)) {
+    if (HasState(*candidate)) admitted.push_back(*candidate);
   }
   for (const Launch& launch : waiting) {
     const auto gone = detached.find(launch.name);
@@ -109,11 +107,9 @@ bool IsAwaited(const Remains& remains) {
 std::optional<Reached> NewestReturned(const std::vector<Launch>& waiting,
                                       const protocol::Digest& lineage) {
   std::optional<Reached> newest;
-  for (const Launch& launch : waiting) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (!IsOf(candidate, lineage)) continue;
-      newest = std::max(newest.value_or(Reached()), ReachedBy(candidate));
-    }
+  for (const Candidate* candidate : AllOf(waiting)) {
+    if (!IsOf(*candidate, lineage)) continue;
+    newest = std::max(newest.value_or(Reached()), ReachedBy(*candidate));
   }
   return newest;
 }

@@ -66,6 +66,16 @@ bool NamesSites(const std::string& launch) {
   return space != std::string::npos && colon < space;
 }
 
+std::vector<const Candidate*> AllOf(const std::vector<Launch>& launches) {
+  std::vector<const Candidate*> all;
+  for (const Launch& launch : launches) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      all.push_back(&candidate);
+    }
+  }
+  return all;
+}
+
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
   // Launches count their ranks each from 0.
   const bool together = a.trainer.launch == b.trainer.launch;
@@ -194,13 +204,10 @@ std::vector<Membership::Refusal> Membership::TakeNewcomers(
     const std::string& name, const std::string& reason) {
   std::vector<Refusal> refusals;
   std::vector<Candidate> newcomers;
-  for (const Launch& launch : launches_) {
-    if (launch.name != name) continue;
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (HasState(candidate)) continue;
-      refusals.push_back({candidate, reason});
-      newcomers.push_back(candidate);
-    }
+  for (const Candidate* candidate : AllOf(launches_)) {
+    if (candidate->trainer.launch != name || HasState(*candidate)) continue;
+    refusals.push_back({*candidate, reason});
+    newcomers.push_back(*candidate);
   }
   Remove(newcomers);
   return refusals;
@@ -256,10 +263,8 @@ void Membership::Remove(const std::vector<Candidate>& trainers) {
 
 std::vector<Candidate> Membership::DropAgent(const std::string& agent) {
   std::vector<Candidate> dropped;
-  for (const Launch& launch : launches_) {
-    for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.agent == agent) dropped.push_back(candidate);
-    }
+  for (const Candidate* candidate : AllOf(launches_)) {
+    if (candidate->agent == agent) dropped.push_back(*candidate);
   }
   Remove(dropped);
   return dropped;
@@ -291,9 +296,8 @@ const Launch* Membership::Replacing() const {
 
 std::set<std::string> Membership::AgentNames() const {
   std::set<std::string> names;
-  for (const Launch& launch : launches_) {
-    for (const auto& [rank, candidate] : launch.by_rank)
-      names.insert(candidate.agent);
+  for (const Candidate* candidate : AllOf(launches_)) {
+    names.insert(candidate->agent);
   }
   return names;
 }

@@ -63,6 +63,9 @@ struct Launch {
   }
 };
 
+// All that wait in these, by launch and rank.
+std::vector<const Candidate*> AllOf(const std::vector<Launch>& launches);
+
 // Why the two can never be of one generation; nothing: they can.
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b);
 

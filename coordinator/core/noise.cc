@@ -57,10 +57,11 @@ Noise::Measured Noise::Join(const Open& open) const {
   return m;
 }
 
-std::optional<Noise::Estimate> Noise::SumUp(bool any, uint64_t version) const {
+std::optional<Noise::Estimate> Noise::Newest(
+    std::optional<uint64_t> version) const {
   Estimate sum;
   for (const Measured& m : newest_) {
-    if (!any && m.version != version) continue;
+    if (version && m.version != *version) continue;
     ++sum.steps;
     sum.variance += m.variance;
     sum.encoded += m.encoded;
@@ -73,11 +74,5 @@ std::optional<Noise::Estimate> Noise::SumUp(bool any, uint64_t version) const {
   }
   return sum;
 }
-
-std::optional<Noise::Estimate> Noise::Newest(uint64_t version) const {
-  return SumUp(false, version);
-}
-
-std::optional<Noise::Estimate> Noise::Newest() const { return SumUp(true, 0); }
 
 }  // namespace pactrain::coordinator

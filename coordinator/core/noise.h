@@ -50,8 +50,7 @@ class Noise {
   // or too little varies for V to show: it is a difference of sums of floats,
   // and below kResolution of them it is their rounding.
   static constexpr double kResolution = 1e-6;
-  std::optional<Estimate> Newest(uint64_t version) const;
-  std::optional<Estimate> Newest() const;
+  std::optional<Estimate> Newest(std::optional<uint64_t> version = {}) const;
 
  private:
   // What the agents have said of a step so far.
@@ -63,7 +62,6 @@ class Noise {
     double variance = 0, encoded = 0, error = 0, clip = 0, scale = 0;
   };
   Measured Join(const Open& open) const;
-  std::optional<Estimate> SumUp(bool any, uint64_t version) const;
 
   std::map<std::string, double> trainers_in_site_;  // By agent.
   double world_ = 0;

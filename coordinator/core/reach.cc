@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "protocol/reach.h"
+#include "protocol/types.h"
 
 namespace pactrain::coordinator {
 

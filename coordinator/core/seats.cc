@@ -93,16 +93,12 @@ std::vector<Holder> Seats::Away() const {
 
 const Seats::Seat* Seats::Find(const protocol::Digest& attach_id) const {
   const Seat* seat = FindHolder(attach_id);
-  return seat == nullptr || seat >= seats_.data() + own_ ? nullptr : seat;
+  return seat == nullptr || !IsOwn(*seat) ? nullptr : seat;
 }
 
 const Seats::Seat* Seats::FindTrainer(const protocol::Digest& attach_id) const {
-  for (const Seat& seat : seats_) {
-    if (IsOwn(seat) && TrainerOf(seat.attach_id) == TrainerOf(attach_id)) {
-      return &seat;
-    }
-  }
-  return nullptr;
+  const Seat* seat = FindAnyOf(attach_id);  // Those of its own come first.
+  return seat == nullptr || !IsOwn(*seat) ? nullptr : seat;
 }
 
 const Seats::Seat* Seats::FindAnyOf(const protocol::Digest& attach_id) const {

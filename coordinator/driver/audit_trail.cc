@@ -361,10 +361,9 @@ void AuditTrail::OnTick(const Time& now) {
 void AuditTrail::Add(AuditEvent event, const Time& now) {
   if (waiting_.size() >= kMaxWaiting) {
     ++left_out_;
-    return;
+  } else {
+    OnAction(std::move(event), now);
   }
-  event.at = TimeText(now.wall);
-  waiting_.push_back(std::move(event));
 }
 
 std::vector<AuditEvent> AuditTrail::Take(const Time& now) {

@@ -26,8 +26,8 @@ absl::StatusOr<AuditTable::End> AuditTable::ReadEnd(
     absl::string_view name) const {
   End end;
   RETURN_IF_ERROR(
-      database_->Prepare("SELECT number, hash FROM audit_ends WHERE name=?")
-          .Bind(name)
+      database_
+          ->Prepare("SELECT number, hash FROM audit_ends WHERE name=?", name)
           .Run([&](const Statement& row) {
             end = {row.Integer(0), row.Text(1)};
             return absl::OkStatus();
@@ -36,12 +36,8 @@ absl::StatusOr<AuditTable::End> AuditTable::ReadEnd(
 }
 
 absl::Status AuditTable::WriteEnd(absl::string_view name, const End& end) {
-  return database_
-      ->Prepare("UPDATE audit_ends SET number=?, hash=? WHERE name=?")
-      .Bind(end.number)
-      .BindBlob(end.hash)
-      .Bind(name)
-      .Run();
+  return database_->Write("UPDATE audit_ends SET number=?, hash=? WHERE name=?",
+                          end.number, Blob{end.hash}, name);
 }
 
 absl::Status AuditTable::Write(const protocol::AuditEvent& event) {
@@ -54,18 +50,11 @@ absl::Status AuditTable::Write(const protocol::AuditEvent& event) {
     *text = protocol::WriteText(base::OneLine(*text), protocol::kMaxAuditText);
   }
   line.hash = base::ChainHash(newest_.hash, line.Fields());
-  RETURN_IF_ERROR(
-      database_->Prepare("INSERT INTO audit VALUES (?,?,?,?,?,?,?,?,?)")
-          .Bind(line.number)
-          .Bind(line.event.at)
-          .Bind(line.event.kind)
-          .Bind(line.event.caller.who)
-          .Bind(line.event.caller.serial)
-          .Bind(line.event.job)
-          .Bind(line.event.what)
-          .Bind(line.event.why)
-          .BindBlob(line.hash)
-          .Run());
+  RETURN_IF_ERROR(database_->Write(
+      "INSERT INTO audit VALUES (?,?,?,?,?,?,?,?,?)", line.number,
+      line.event.at, line.event.kind, line.event.caller.who,
+      line.event.caller.serial, line.event.job, line.event.what, line.event.why,
+      Blob{line.hash}));
   newest_ = {line.number, line.hash};
   RETURN_IF_ERROR(WriteEnd("newest", newest_));
   return newest_.number - cut_.number > max_lines_ ? CutOldest()
@@ -75,9 +64,8 @@ absl::Status AuditTable::Write(const protocol::AuditEvent& event) {
 absl::Status AuditTable::CutOldest() {
   End cut{cut_.number + std::min(protocol::kAuditCut, max_lines_), ""};
   ASSIGN_OR_RETURN(cut.hash, HashOf(cut.number));
-  RETURN_IF_ERROR(database_->Prepare("DELETE FROM audit WHERE number<=?")
-                      .Bind(cut.number)
-                      .Run());
+  RETURN_IF_ERROR(
+      database_->Write("DELETE FROM audit WHERE number<=?", cut.number));
   RETURN_IF_ERROR(WriteEnd("cut", cut));
   cut_ = std::move(cut);
   return absl::OkStatus();
@@ -86,12 +74,12 @@ absl::Status AuditTable::CutOldest() {
 absl::StatusOr<std::string> AuditTable::HashOf(uint64_t number) const {
   if (number == cut_.number) return cut_.hash;
   std::string hash;
-  RETURN_IF_ERROR(database_->Prepare("SELECT hash FROM audit WHERE number=?")
-                      .Bind(number)
-                      .Run([&](const Statement& row) {
-                        hash = row.Text(0);
-                        return absl::OkStatus();
-                      }));
+  RETURN_IF_ERROR(
+      database_->Prepare("SELECT hash FROM audit WHERE number=?", number)
+          .Run([&](const Statement& row) {
+            hash = row.Text(0);
+            return absl::OkStatus();
+          }));
   return hash;
 }
 
@@ -104,8 +92,8 @@ absl::StatusOr<AuditPage> AuditTable::Read(uint64_t after) const {
       database_
           ->Prepare(absl::StrCat("SELECT * FROM audit WHERE number>? "
                                  "ORDER BY number LIMIT ",
-                                 protocol::kMaxAuditPage))
-          .Bind(after)
+                                 protocol::kMaxAuditPage),
+                    after)
           .Run([&](const Statement& row) {
             page.lines.push_back({row.Integer(0),
                                   {row.Text(2),

@@ -20,7 +20,6 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/store/audit_table.h"
-#include "coordinator/store/history_table.h"
 #include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/sqlite.h"

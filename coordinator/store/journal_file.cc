@@ -10,8 +10,16 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/store/record_tables.h"
+#include "protocol/proto_check.h"
 
 namespace pactrain::coordinator {
+namespace {
+
+// Whose writers are remembered; an agent that was away for more openings than
+// that is refused, and has to be restarted.
+constexpr uint64_t kMaxWriters = 10000;
+
+}  // namespace
 
 absl::StatusOr<int> LockStateDir(const OwnFolder& folder,
                                  const std::string& dir) {
@@ -69,11 +77,8 @@ absl::StatusOr<Meta> ReadMeta(Database& database) {
 
 absl::Status WriteMeta(Database& database, const Meta& meta) {
   for (const auto& [key, value] : meta) {
-    RETURN_IF_ERROR(
-        database.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
-            .Bind(key)
-            .Bind(value)
-            .Run());
+    RETURN_IF_ERROR(database.Write("INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                                   key, value));
   }
   return absl::OkStatus();
 }
@@ -84,6 +89,34 @@ absl::StatusOr<base::Digest> NewId() {
     return absl::UnavailableError("no random bytes for an id");
   }
   return id;
+}
+
+absl::Status WriteHistory(Database& db, const Writer& writer) {
+  RETURN_IF_ERROR(
+      db.Write("INSERT INTO writers VALUES (NULL,?1,?2) ON CONFLICT (id) "
+               "DO UPDATE SET batches=?2",
+               Blob{protocol::WriteDigest(writer.id)}, writer.batches));
+  if (writer.batches > 1) return absl::OkStatus();
+  return db.Write(
+      "DELETE FROM writers WHERE number <= "
+      "(SELECT max(number) FROM writers) - ?",
+      kMaxWriters);
+}
+
+absl::StatusOr<std::vector<Writer>> ReadHistory(Database& db) {
+  std::vector<Writer> writers;
+  RETURN_IF_ERROR(
+      db.Prepare("SELECT id, batches FROM writers ORDER BY number")
+          .Run([&](const Statement& row) -> absl::Status {
+            const auto id =
+                protocol::ReadDigest("writers.id", row.Text(0), true);
+            if (!id.ok() || row.Integer(1) == 0) {
+              return absl::DataLossError("journal: a damaged row of writers");
+            }
+            writers.push_back({*id, row.Integer(1)});
+            return absl::OkStatus();
+          }));
+  return writers;
 }
 
 }  // namespace pactrain::coordinator

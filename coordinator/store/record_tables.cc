@@ -19,68 +19,47 @@ namespace {
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
-  return db
-      .Prepare(absl::StrCat("DELETE FROM ", table,
-                            " WHERE job = ?1 AND model = ?2 AND ", key,
-                            " NOT IN (SELECT ", key, " FROM ", table,
-                            " WHERE job = ?1 AND model = ?2 ORDER BY ", key,
-                            " DESC LIMIT ", kMaxHistory, ")"))
-      .Bind(g.job)
-      .Bind(uint64_t{g.model})
-      .Run();
+  return db.Write(
+      absl::StrCat("DELETE FROM ", table, " WHERE job = ?1 AND model = ?2 AND ",
+                   key, " NOT IN (SELECT ", key, " FROM ", table,
+                   " WHERE job = ?1 AND model = ?2 ORDER BY ", key,
+                   " DESC LIMIT ", kMaxHistory, ")"),
+      g.job, g.model);
 }
 
 struct Writer {
   Database& db;
 
   absl::Status DeleteFrom(absl::string_view table, const GroupId& g) {
-    return db
-        .Prepare(
-            absl::StrCat("DELETE FROM ", table, " WHERE job=? AND model=?"))
-        .Bind(g.job)
-        .Bind(uint64_t{g.model})
-        .Run();
+    return db.Write(
+        absl::StrCat("DELETE FROM ", table, " WHERE job=? AND model=?"), g.job,
+        g.model);
   }
 
   absl::Status InsertDecision(const GroupId& g, uint64_t generation,
                               const Decision& d) {
-    RETURN_IF_ERROR(
-        db.Prepare(
-              "INSERT OR REPLACE INTO decisions VALUES (?,?,?,?,?,?,?,?,?,'')")
-            .Bind(g.job)
-            .Bind(uint64_t{g.model})
-            .Bind(d.version)
-            .Bind(generation)
-            .Bind(static_cast<uint64_t>(d.mode))
-            .Bind(static_cast<uint64_t>(d.codec))
-            .BindBlob(WriteDigest(d.mask_digest))
-            .BindBlob(WriteDigest(d.layout_digest))
-            .Bind(d.reason)
-            .Run());
+    RETURN_IF_ERROR(db.Write(
+        "INSERT OR REPLACE INTO decisions VALUES (?,?,?,?,?,?,?,?,?,'')", g.job,
+        g.model, d.version, generation, static_cast<uint64_t>(d.mode),
+        static_cast<uint64_t>(d.codec), Blob{WriteDigest(d.mask_digest)},
+        Blob{WriteDigest(d.layout_digest)}, d.reason));
     return Prune(db, "decisions", "version", g);
   }
 
   absl::Status operator()(const GenerationFormed& r) {
     const protocol::Generation& g = r.generation;
     RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0,x'') "
-                   "ON CONFLICT "
-                   "DO UPDATE SET generation=?3, ended=0, end_reason='', "
-                   "prepared_version=0, last_version=?4, "
-                   "reserved_step=max(reserved_step, ?5)")
-            .Bind(g.group.job)
-            .Bind(uint64_t{g.group.model})
-            .Bind(g.number)
-            .Bind(g.decision.version)
-            .Bind(g.base_step + kReserveSteps)
-            .Run());
+        db.Write("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0,x'') "
+                 "ON CONFLICT "
+                 "DO UPDATE SET generation=?3, ended=0, end_reason='', "
+                 "prepared_version=0, last_version=?4, "
+                 "reserved_step=max(reserved_step, ?5)",
+                 g.group.job, g.group.model, g.number, g.decision.version,
+                 g.base_step + kReserveSteps));
     RETURN_IF_ERROR(
-        db.Prepare("INSERT OR REPLACE INTO generations VALUES (?,?,?,?,'')")
-            .Bind(g.group.job)
-            .Bind(uint64_t{g.group.model})
-            .Bind(g.number)
-            .BindBlob(protocol::ToProto(g).SerializeAsString())
-            .Run());
+        db.Write("INSERT OR REPLACE INTO generations VALUES (?,?,?,?,'')",
+                 g.group.job, g.group.model, g.number,
+                 Blob{protocol::ToProto(g).SerializeAsString()}));
     RETURN_IF_ERROR(Prune(db, "generations", "number", g.group));
     RETURN_IF_ERROR(WriteAway(g.group, r.away));
     RETURN_IF_ERROR(DeleteFrom("detached_ranks", g.group));
@@ -94,126 +73,77 @@ struct Writer {
     RETURN_IF_ERROR(DeleteFrom("holders_away", g));
     for (size_t place = 0; place < away.size(); ++place) {
       const Holder& holder = away[place];
-      RETURN_IF_ERROR(
-          db.Prepare("INSERT INTO holders_away VALUES (?,?,?,?,?,?,?,?,?)")
-              .Bind(g.job)
-              .Bind(uint64_t{g.model})
-              .Bind(uint64_t{place})
-              .Bind(uint64_t{holder.rank})
-              .BindBlob(WriteDigest(holder.attach_id))
-              .Bind(holder.agent)
-              .BindBlob(WriteDigest(holder.incarnation))
-              .Bind(holder.site)
-              .Bind(uint64_t{holder.proves})
-              .Run());
+      RETURN_IF_ERROR(db.Write(
+          "INSERT INTO holders_away VALUES (?,?,?,?,?,?,?,?,?)", g.job, g.model,
+          place, holder.rank, Blob{WriteDigest(holder.attach_id)}, holder.agent,
+          Blob{WriteDigest(holder.incarnation)}, holder.site, holder.proves));
     }
     return absl::OkStatus();
   }
 
   absl::Status operator()(const LineageEnded& r) {
-    RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO ended_lineages VALUES (NULL,?,?,?,?,?)")
-            .Bind(r.group.job)
-            .Bind(uint64_t{r.group.model})
-            .BindBlob(WriteDigest(r.lineage))
-            .Bind(r.how)
-            .Bind(r.at)
-            .Run());
+    RETURN_IF_ERROR(db.Write(
+        "INSERT INTO ended_lineages VALUES (NULL,?,?,?,?,?)", r.group.job,
+        r.group.model, Blob{WriteDigest(r.lineage)}, r.how, r.at));
     return Prune(db, "ended_lineages", "number", r.group);
   }
 
   absl::Status operator()(const GenerationEnded& r) {
-    RETURN_IF_ERROR(db.Prepare("UPDATE groups SET ended=1, end_reason=?3, "
-                               "prepared_version=0, reserved_step=?4 "
-                               "WHERE job=?1 AND model=?2")
-                        .Bind(r.group.job)
-                        .Bind(uint64_t{r.group.model})
-                        .Bind(r.reason)
-                        .Bind(r.next_step)
-                        .Run());
-    return db
-        .Prepare(
-            "UPDATE generations SET end_reason=?4 "
-            "WHERE job=?1 AND model=?2 AND number=?3")
-        .Bind(r.group.job)
-        .Bind(uint64_t{r.group.model})
-        .Bind(r.generation)
-        .Bind(r.reason)
-        .Run();
+    RETURN_IF_ERROR(
+        db.Write("UPDATE groups SET ended=1, end_reason=?3, "
+                 "prepared_version=0, reserved_step=?4 "
+                 "WHERE job=?1 AND model=?2",
+                 r.group.job, r.group.model, r.reason, r.next_step));
+    return db.Write(
+        "UPDATE generations SET end_reason=?4 "
+        "WHERE job=?1 AND model=?2 AND number=?3",
+        r.group.job, r.group.model, r.generation, r.reason);
   }
 
   absl::Status operator()(const DecisionMade& r) {
     RETURN_IF_ERROR(InsertDecision(r.group, r.generation, r.decision));
-    return db
-        .Prepare(
-            "UPDATE groups SET prepared_version=?3, last_version=?3 "
-            "WHERE job=?1 AND model=?2")
-        .Bind(r.group.job)
-        .Bind(uint64_t{r.group.model})
-        .Bind(r.decision.version)
-        .Run();
+    return db.Write(
+        "UPDATE groups SET prepared_version=?3, last_version=?3 "
+        "WHERE job=?1 AND model=?2",
+        r.group.job, r.group.model, r.decision.version);
   }
 
   absl::Status operator()(const DecisionRevoked& r) {
     RETURN_IF_ERROR(
-        db.Prepare(
-              "UPDATE groups SET prepared_version=0 WHERE job=? AND model=?")
-            .Bind(r.group.job)
-            .Bind(uint64_t{r.group.model})
-            .Run());
-    return db
-        .Prepare(
-            "UPDATE decisions SET revoke_reason=?4 "
-            "WHERE job=?1 AND model=?2 AND version=?3")
-        .Bind(r.group.job)
-        .Bind(uint64_t{r.group.model})
-        .Bind(r.version)
-        .Bind(r.reason)
-        .Run();
+        db.Write("UPDATE groups SET prepared_version=0 WHERE job=? AND model=?",
+                 r.group.job, r.group.model));
+    return db.Write(
+        "UPDATE decisions SET revoke_reason=?4 "
+        "WHERE job=?1 AND model=?2 AND version=?3",
+        r.group.job, r.group.model, r.version, r.reason);
   }
 
   absl::Status operator()(const MaskSetStable& r) {
-    RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO mask_sets VALUES (NULL,?,?,?,?,?,?,?)")
-            .Bind(r.group.job)
-            .Bind(uint64_t{r.group.model})
-            .Bind(r.generation)
-            .BindBlob(WriteDigest(r.mask_digest))
-            .BindBlob(WriteDigest(r.layout_digest))
-            .Bind(r.kept_elements)
-            .Bind(r.elements)
-            .Run());
+    RETURN_IF_ERROR(db.Write(
+        "INSERT INTO mask_sets VALUES (NULL,?,?,?,?,?,?,?)", r.group.job,
+        r.group.model, r.generation, Blob{WriteDigest(r.mask_digest)},
+        Blob{WriteDigest(r.layout_digest)}, r.kept_elements, r.elements));
     return Prune(db, "mask_sets", "id", r.group);
   }
 
   absl::Status operator()(const StepsReserved& r) {
-    return db
-        .Prepare("UPDATE groups SET reserved_step=?3 WHERE job=?1 AND model=?2")
-        .Bind(r.group.job)
-        .Bind(uint64_t{r.group.model})
-        .Bind(r.step)
-        .Run();
+    return db.Write(
+        "UPDATE groups SET reserved_step=?3 WHERE job=?1 AND model=?2",
+        r.group.job, r.group.model, r.step);
   }
 
   absl::Status operator()(const TrainersDetached& r) {
     RETURN_IF_ERROR(DeleteFrom("detached_ranks", r.group));
     RETURN_IF_ERROR(DeleteFrom("detached_of_launch", r.group));
     for (const uint32_t rank : r.ranks) {
-      RETURN_IF_ERROR(db.Prepare("INSERT INTO detached_ranks VALUES (?,?,?)")
-                          .Bind(r.group.job)
-                          .Bind(uint64_t{r.group.model})
-                          .Bind(uint64_t{rank})
-                          .Run());
+      RETURN_IF_ERROR(db.Write("INSERT INTO detached_ranks VALUES (?,?,?)",
+                               r.group.job, r.group.model, rank));
     }
     for (const auto& [launch, ranks] : r.of_launch) {
       for (const uint32_t rank : ranks) {
         RETURN_IF_ERROR(
-            db.Prepare("INSERT INTO detached_of_launch VALUES (?,?,?,?)")
-                .Bind(r.group.job)
-                .Bind(uint64_t{r.group.model})
-                .Bind(launch)
-                .Bind(uint64_t{rank})
-                .Run());
+            db.Write("INSERT INTO detached_of_launch VALUES (?,?,?,?)",
+                     r.group.job, r.group.model, launch, rank));
       }
     }
     return absl::OkStatus();
@@ -221,40 +151,29 @@ struct Writer {
 
   absl::Status operator()(const PinSet& r) {
     const Pin pin = r.pin.value_or(Pin{});
-    return db
-        .Prepare(
-            "UPDATE groups SET pin_mode=?3, pin_codec=?4 "
-            "WHERE job=?1 AND model=?2")
-        .Bind(r.group.job)
-        .Bind(uint64_t{r.group.model})
-        .Bind(r.pin ? static_cast<uint64_t>(pin.mode) : 0)
-        .Bind(r.pin ? static_cast<uint64_t>(pin.codec) : 0)
-        .Run();
+    return db.Write(
+        "UPDATE groups SET pin_mode=?3, pin_codec=?4 "
+        "WHERE job=?1 AND model=?2",
+        r.group.job, r.group.model, r.pin ? static_cast<uint64_t>(pin.mode) : 0,
+        r.pin ? static_cast<uint64_t>(pin.codec) : 0);
   }
 
   absl::Status operator()(const IdentityDenied& r) {
-    return db.Prepare("INSERT OR REPLACE INTO denied VALUES (?,?,?)")
-        .Bind(r.who)
-        .Bind(r.by)
-        .Bind(r.at)
-        .Run();
+    return db.Write("INSERT OR REPLACE INTO denied VALUES (?,?,?)", r.who, r.by,
+                    r.at);
   }
 
   absl::Status operator()(const IdentityReadmitted& r) {
-    return db.Prepare("DELETE FROM denied WHERE who=?").Bind(r.who).Run();
+    return db.Write("DELETE FROM denied WHERE who=?", r.who);
   }
 
   absl::Status operator()(const AgentDrained& r) {
-    return db.Prepare("INSERT OR REPLACE INTO drained VALUES (?,?,?,?)")
-        .Bind(r.agent)
-        .BindBlob(WriteDigest(r.incarnation))
-        .Bind(r.by)
-        .Bind(uint64_t{r.force})
-        .Run();
+    return db.Write("INSERT OR REPLACE INTO drained VALUES (?,?,?,?)", r.agent,
+                    Blob{WriteDigest(r.incarnation)}, r.by, r.force);
   }
 
   absl::Status operator()(const AgentUndrained& r) {
-    return db.Prepare("DELETE FROM drained WHERE agent=?").Bind(r.agent).Run();
+    return db.Write("DELETE FROM drained WHERE agent=?", r.agent);
   }
 
   absl::Status operator()(const GroupForgotten& r) {
@@ -290,10 +209,8 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
                        Recovered::Group& group) {
   bool found = false;
   RETURN_IF_ERROR(db.Prepare("SELECT record FROM generations WHERE job=? AND "
-                             "model=? AND number=?")
-                      .Bind(id.job)
-                      .Bind(uint64_t{id.model})
-                      .Bind(generation)
+                             "model=? AND number=?",
+                             id.job, id.model, generation)
                       .Run([&](const Statement& row) -> absl::Status {
                         v1::Generation proto;
                         if (!proto.ParseFromString(row.Text(0))) {
@@ -316,9 +233,8 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
       .Prepare(
           "SELECT version, mode, codec, mask_digest, layout_digest, reason "
           "FROM "
-          "decisions WHERE job=? AND model=? ORDER BY version DESC")
-      .Bind(id.job)
-      .Bind(uint64_t{id.model})
+          "decisions WHERE job=? AND model=? ORDER BY version DESC",
+          id.job, id.model)
       .Run([&](const Statement& row) -> absl::Status {
         auto decision = ReadDecision(row);
         if (!decision.ok()) return Damaged(id, decision.status().message());
@@ -331,9 +247,8 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
 absl::Status ReadDetached(Database& db, const GroupId& id,
                           Recovered::Group& group) {
   RETURN_IF_ERROR(
-      db.Prepare("SELECT rank FROM detached_ranks WHERE job=? AND model=?")
-          .Bind(id.job)
-          .Bind(uint64_t{id.model})
+      db.Prepare("SELECT rank FROM detached_ranks WHERE job=? AND model=?",
+                 id.job, id.model)
           .Run([&](const Statement& row) {
             group.detached_ranks.insert(static_cast<uint32_t>(row.Integer(0)));
             return absl::OkStatus();
@@ -341,9 +256,8 @@ absl::Status ReadDetached(Database& db, const GroupId& id,
   return db
       .Prepare(
           "SELECT launch, rank FROM detached_of_launch "
-          "WHERE job=? AND model=?")
-      .Bind(id.job)
-      .Bind(uint64_t{id.model})
+          "WHERE job=? AND model=?",
+          id.job, id.model)
       .Run([&](const Statement& row) {
         group.detached_of[row.Text(0)].insert(
             static_cast<uint32_t>(row.Integer(1)));
@@ -354,9 +268,8 @@ absl::Status ReadDetached(Database& db, const GroupId& id,
 absl::Status ReadLineages(Database& db, const GroupId& id,
                           Recovered::Group& group) {
   RETURN_IF_ERROR(db.Prepare("SELECT lineage, how, at FROM ended_lineages "
-                             "WHERE job=? AND model=? ORDER BY number DESC")
-                      .Bind(id.job)
-                      .Bind(uint64_t{id.model})
+                             "WHERE job=? AND model=? ORDER BY number DESC",
+                             id.job, id.model)
                       .Run([&](const Statement& row) -> absl::Status {
                         const auto lineage =
                             ReadDigest("lineage", row.Text(0), true);
@@ -369,9 +282,8 @@ absl::Status ReadLineages(Database& db, const GroupId& id,
   return db
       .Prepare(
           "SELECT rank, attach_id, agent, incarnation, site, proves "
-          "FROM holders_away WHERE job=? AND model=? ORDER BY place")
-      .Bind(id.job)
-      .Bind(uint64_t{id.model})
+          "FROM holders_away WHERE job=? AND model=? ORDER BY place",
+          id.job, id.model)
       .Run([&](const Statement& row) -> absl::Status {
         const auto attach_id = ReadDigest("attach_id", row.Text(1), true);
         if (!attach_id.ok()) return Damaged(id, attach_id.status().message());

@@ -7,33 +7,29 @@
 
 namespace pactrain::coordinator {
 
-Statement& Statement::Bind(uint64_t value) {
-  if (status_.ok() &&
-      sqlite3_bind_int64(statement_.get(), ++bound_,
-                         static_cast<int64_t>(value)) != SQLITE_OK) {
-    status_ = database_->Error("bind");
-  }
-  return *this;
+void Statement::Bind(uint64_t value) {
+  if (!status_.ok()) return;
+  Check(sqlite3_bind_int64(statement_.get(), ++bound_,
+                           static_cast<int64_t>(value)));
 }
 
-Statement& Statement::Bind(absl::string_view text) {
-  if (status_.ok() && sqlite3_bind_text(statement_.get(), ++bound_, text.data(),
-                                        static_cast<int>(text.size()),
-                                        SQLITE_TRANSIENT) != SQLITE_OK) {
-    status_ = database_->Error("bind");
-  }
-  return *this;
+void Statement::Bind(absl::string_view text) {
+  if (!status_.ok()) return;
+  Check(sqlite3_bind_text(statement_.get(), ++bound_, text.data(),
+                          static_cast<int>(text.size()), SQLITE_TRANSIENT));
 }
 
-Statement& Statement::BindBlob(absl::string_view bytes) {
+void Statement::Bind(Blob blob) {
+  if (!status_.ok()) return;
   // A null pointer would bind NULL, not an empty blob.
-  const char* data = bytes.empty() ? "" : bytes.data();
-  if (status_.ok() && sqlite3_bind_blob(statement_.get(), ++bound_, data,
-                                        static_cast<int>(bytes.size()),
-                                        SQLITE_TRANSIENT) != SQLITE_OK) {
-    status_ = database_->Error("bind");
-  }
-  return *this;
+  const char* data = blob.bytes.empty() ? "" : blob.bytes.data();
+  Check(sqlite3_bind_blob(statement_.get(), ++bound_, data,
+                          static_cast<int>(blob.bytes.size()),
+                          SQLITE_TRANSIENT));
+}
+
+void Statement::Check(int result) {
+  if (result != SQLITE_OK) status_ = database_->Error("bind");
 }
 
 absl::Status Statement::Run(
@@ -45,8 +41,6 @@ absl::Status Statement::Run(
     if (result != SQLITE_ROW) return database_->Error("run");
     if (row) RETURN_IF_ERROR(row(*this));
   }
-  sqlite3_reset(statement_.get());
-  bound_ = 0;
   return absl::OkStatus();
 }
 
@@ -76,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(
 
 Database::~Database() { sqlite3_close(handle_); }
 
-Statement Database::Prepare(absl::string_view sql) {
+Statement Database::Parse(absl::string_view sql) {
   sqlite3_stmt* statement = nullptr;
   absl::Status status;
   if (sqlite3_prepare_v2(handle_, sql.data(), static_cast<int>(sql.size()),

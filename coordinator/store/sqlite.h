@@ -1,4 +1,4 @@
-// A thin RAII shell over SQLite's C API: statements with typed binding, errors
+// A thin RAII shell over SQLite's C API: statements with typed values, errors
 // as absl::Status.
 //
 // Thread-compatible.
@@ -20,13 +20,14 @@ namespace pactrain::coordinator {
 
 class Database;
 
-// One prepared statement; bind in order, then run. Not to outlive its Database.
+// A value of a statement that is no text.
+struct Blob {
+  absl::string_view bytes;
+};
+
+// One prepared statement with its values. Not to outlive its Database.
 class Statement {
  public:
-  Statement& Bind(uint64_t value);
-  Statement& Bind(absl::string_view text);
-  Statement& BindBlob(absl::string_view bytes);
-
   // Runs it once; for each row calls `row` (which reads columns).
   absl::Status Run(
       const std::function<absl::Status(const Statement&)>& row = {});
@@ -40,6 +41,10 @@ class Statement {
       : database_(database),
         statement_(statement),
         status_(std::move(status)) {}
+  void Bind(uint64_t value);
+  void Bind(absl::string_view text);
+  void Bind(Blob blob);
+  void Check(int result);
 
   struct Finalizer {
     void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
@@ -59,8 +64,19 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
+  // With the values of its parameters in order: integers, texts and Blobs.
   // Errors of a bad statement come out of Statement::Run().
-  Statement Prepare(absl::string_view sql);
+  template <typename... Values>
+  Statement Prepare(absl::string_view sql, const Values&... values) {
+    Statement statement = Parse(sql);
+    (statement.Bind(values), ...);
+    return statement;
+  }
+  // The same of one that gives no rows, at once.
+  template <typename... Values>
+  absl::Status Write(absl::string_view sql, const Values&... values) {
+    return Prepare(sql, values...).Run();
+  }
   // Statements without parameters and rows.
   absl::Status Execute(const std::string& sql);
   // `body` within a transaction: all of it, durably, or nothing.
@@ -77,6 +93,7 @@ class Database {
  private:
   Database(const std::string& path, sqlite3* handle)
       : path_(path), handle_(handle) {}
+  Statement Parse(absl::string_view sql);
   std::string path_;
   sqlite3* handle_;
 };

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "coordinator/audit/chain.h"
 #include "coordinator/store/backup.h"
-#include "coordinator/store/history_table.h"
 #include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
@@ -43,6 +42,13 @@ absl::StatusOr<base::Secret> ReadSecret(const std::string& dir,
   const std::string bytes = absl::HexStringToBytes(text);
   std::memcpy(secret.bytes.data(), bytes.data(), bytes.size());
   return secret;
+}
+
+absl::Status ReadNumber(const std::string& dir, Meta& meta,
+                        const std::string& key, uint64_t& number) {
+  if (absl::SimpleAtoi(meta[key], &number)) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("state directory ", dir, ": ", key, " '", meta[key], "'"));
 }
 
 // SQLite gives the files beside it the mode of the file itself.
@@ -111,10 +117,7 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
         "', this coordinator is told to serve cluster '", cluster,
         "': correct --cluster or --state-dir"));
   }
-  if (!absl::SimpleAtoi(meta["term"], &identity_.term)) {
-    return absl::DataLossError(
-        absl::StrCat("state directory ", dir, ": term '", meta["term"], "'"));
-  }
+  RETURN_IF_ERROR(ReadNumber(dir, meta, "term", identity_.term));
   std::string& secret = meta["cluster_secret"];
   // Missing where an older version made the journal.
   if (secret.empty()) {
@@ -125,25 +128,20 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
   ASSIGN_OR_RETURN(const base::Digest self, NewId());
   base::Digest restored;
   if (const auto it = meta.find("restored_writer"); it != meta.end()) {
-    if (!absl::SimpleAtoi(meta["first_generation"],
-                          &identity_.first_generation)) {
-      return absl::DataLossError(absl::StrCat("state directory ", dir,
-                                              ": first_generation '",
-                                              meta["first_generation"], "'"));
-    }
+    RETURN_IF_ERROR(
+        ReadNumber(dir, meta, "first_generation", identity_.first_generation));
     ASSIGN_OR_RETURN(restored, protocol::ReadDigest(
                                    "restored_writer",
                                    absl::HexStringToBytes(it->second), true));
   }
   // Missing where an older version restored it.
-  for (const auto& [key, value] :
-       {std::pair(kRestoredLine, &audit_facts_.restored),
-        std::pair(kRestoredTerm, &audit_facts_.restored_term)}) {
-    if (const auto it = meta.find(key);
-        it != meta.end() && !absl::SimpleAtoi(it->second, value)) {
-      return absl::DataLossError(absl::StrCat("state directory ", dir, ": ",
-                                              key, " '", it->second, "'"));
-    }
+  if (meta.contains(kRestoredLine)) {
+    RETURN_IF_ERROR(
+        ReadNumber(dir, meta, kRestoredLine, audit_facts_.restored));
+  }
+  if (meta.contains(kRestoredTerm)) {
+    RETURN_IF_ERROR(
+        ReadNumber(dir, meta, kRestoredTerm, audit_facts_.restored_term));
   }
   // To make it is the first batch, so that agents hear of the audit log's end
   // before anything is formed.

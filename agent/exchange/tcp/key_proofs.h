@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "protocol/frame.h"
-#include "protocol/generation_key.h"
+#include "protocol/types.h"
 
 namespace pactrain::agent {
 

@@ -61,8 +61,8 @@
 #include "base/repeat_filter.h"
 #include "base/tls/tls_source.h"
 #include "base/while_here.h"
-#include "protocol/generation_key.h"
 #include "protocol/limits.h"
+#include "protocol/types.h"
 
 namespace pactrain::agent {
 

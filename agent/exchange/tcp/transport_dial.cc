@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/net.h"
-#include "protocol/reach.h"
+#include "protocol/types.h"
 
 namespace pactrain::agent {
 namespace {
