@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/local/socket_file.h"
+#include "base/fd.h"
 #include "gtest/gtest.h"
 #include "trainer/dead_socket.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 // A bound socket on which nobody listens: what a killed agent leaves.
 void LeaveDeadSocket(const std::string& path) {
-  const agent::Fd dead(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  const base::Fd dead(socket(AF_UNIX, SOCK_SEQPACKET, 0));
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   path.copy(name.sun_path, sizeof(name.sun_path) - 1);
