@@ -158,10 +158,10 @@ class TrainerState {
   const std::string& waiting_text() const { return waiting_text_; }
 
  private:
-  // How the open step ended.
+  // How the open step ended; emplace() zeroes the report.
   struct Outcome {
     Error error;
-    pt_step report = {};
+    pt_step report;
   };
 
   Event OnAttached(Time now, const wire::Attached& message);
