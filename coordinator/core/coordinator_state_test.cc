@@ -231,6 +231,24 @@ TEST(Generation, ThoseThatEndedInOrderAreCountedAndTheirStepIsNotInvented) {
             "step no agent has said to this coordinator");
 }
 
+TEST(Generation, AModesSecondsEndWithItAndNotAtTheNextTick) {
+  TestCluster t;
+  t.FormFour();
+  t.Report("a", 1, 4);
+  t.Report("b", 1, 4);
+  t.Advance(absl::Seconds(1));
+  for (const auto& [agent, rank] : {std::pair("a", 0u), std::pair("a", 1u),
+                                    std::pair("b", 2u), std::pair("b", 3u)}) {
+    t.Leave(agent, rank, "detached");
+  }
+  const auto at_end = t.Snapshot().account.mode_seconds;
+  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kEnded);
+  EXPECT_GE(at_end[0], 1);  // FULL.
+  const GroupSnapshot later =
+      t.state().Snapshot(t.now() + absl::Seconds(5)).groups.at(0);
+  EXPECT_EQ(later.account.mode_seconds, at_end);
+}
+
 TEST(Generation, ARestartedAgentEndsIt) {
   TestCluster t;
   t.FormFour();

@@ -248,6 +248,7 @@ void Group::End(std::string reason, Context& c) {
   end_due_.reset();
   end_reason_ = reason;
   ended_at_ = c.now;
+  NoteMode(c);  // A mode's seconds end here, not at the next tick.
   decisions_.Revoke();
   if (!PT_WEAKENED(EndNotJournaled)) {
     c.effects.records.push_back(
