@@ -131,6 +131,19 @@ def test_noise_is_compared_with_the_same_mask_and_equal_seeds() -> None:
     assert line == "| 1 | +0.100 (one seed) | +0.200 (one seed) | not run yet |"
 
 
+def test_what_noise_costs_under_a_mask_is_told_of_what_it_costs_without() -> None:
+    found = {("ddp", 1): piece(-2.0), ("exact-0.5", 1): piece(-2.1), ("exact-0.2", 1): piece(-2.2)}
+    assert experiment_tables.noise_words(Pieces(found)) == "not run yet"
+    for r, dense, half, fifth in ((1, 0.1, 0.1, 0.08), (4, 0.2, 0.22, 0.12)):
+        found[f"noise{r}-1", 1] = piece(-2.0 - dense)
+        found[f"noise{r}-0.5", 1] = piece(-2.1 - half)
+        found[f"noise{r}-0.2", 1] = piece(-2.2 - fifth)
+    assert experiment_tables.noise_words(Pieces(found)) == (
+        "What noise costs without a mask it costs 1.00 to 1.10 of that at keep 0.5 and 0.60 to "
+        "0.80 of that at keep 0.2 (one seed, so a hint and no result)."
+    )
+
+
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiments.main(["--names=erk,nothing"]) == 2
     assert "names has 'nothing', allowed: exact-0.3" in capsys.readouterr().err
@@ -140,5 +153,6 @@ def test_the_page_has_the_committed_pieces() -> None:
     pieces = Pieces(report.read_experiments())
     page = (report.DOCS / "results.md").read_text()
     for made in (experiment_tables.amounts_table, experiment_tables.criteria_table,
-                 experiment_tables.fresh_table, experiment_tables.noise_table):  # fmt: skip
+                 experiment_tables.fresh_table, experiment_tables.noise_table,
+                 experiment_tables.noise_words):  # fmt: skip
         assert made(pieces) in page

@@ -140,6 +140,24 @@ def noise_table(pieces: Pieces) -> str:
     return table(["r of the noise", "nats it costs, no mask", "keep 0.5", "keep 0.2"], rows)
 
 
+def noise_words(pieces: Pieces) -> str:
+    """Whether masks bear noise better, of the seeds that there are."""
+    said, fewest = [], 0
+    for keep in (0.5, 0.2):
+        ratios = []
+        for risk in RISKS:
+            dense = pieces.gaps(f"noise{risk:g}-1", MASK_ALONE[1.0])
+            masked = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
+            if not dense or not masked or fmean(dense) <= 0:
+                return NOT_RUN
+            ratios.append(fmean(masked) / fmean(dense))
+            fewest = min(fewest or len(masked), len(masked), len(dense))
+        ends = dict.fromkeys(f"{end:.2f}" for end in (min(ratios), max(ratios)))
+        said.append(f"{' to '.join(ends)} of that at keep {keep:g}")
+    seeds = "one seed, so a hint and no result" if fewest == 1 else f"{fewest} seeds"
+    return f"What noise costs without a mask it costs {' and '.join(said)} ({seeds})."
+
+
 def ranks(values: Sequence[float]) -> list[float]:
     """From 0; equal values share the mean of theirs."""
     ordered = sorted(values)
@@ -187,5 +205,6 @@ def risk_words(pieces: Pieces) -> str:
     return (
         f"Over {len(pairs)} rows with noise of mean 0 Spearman's rank correlation of r and loss "
         f"is {rho:.2f}.\nTopK leaves out the same elements step after step: its error is no "
-        "noise, and r says too little of it."
+        "noise, and r says too little of it.\nRows with error feedback, PowerSGD among them, are "
+        "left out: what a step of theirs misses comes later, and r counts it as lost."
     )

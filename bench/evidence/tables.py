@@ -31,7 +31,15 @@ from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times_plan import is_ours
 from bench.evidence.steps import SEEDS
-from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, Formula, mean_log, step_time
+from bench.evidence.times import (
+    COSTS,
+    PACKED_ABOVE_MBPS,
+    RATES_MBPS,
+    SYSTEMS,
+    Formula,
+    mean_log,
+    step_time,
+)
 from bench.evidence.train import MOST_TIMES
 from bench.evidence.tuning import FACTORS
 from bench.evidence.workloads import ByteTransformer
@@ -291,6 +299,19 @@ def run_list(evidence: Evidence) -> str:
     return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
 
 
+def hours_words(
+    evidence: Evidence, experiments: Experiments, runs: Sequence[Mapping[str, Any]]
+) -> str:
+    """What the page's own figures took; those of other commands are in their files."""
+    alone = [piece for (name, _), piece in experiments.items() if name not in ROWS]
+    virtual = sum(p["cpu_seconds"] for p in (*evidence.pieces.values(), *evidence.others, *alone))
+    linked = sum(one["wall_seconds"] for one in evidence.times.values())
+    linked += sum(run["wall_seconds"] for run in runs)
+    return (f"With the experiments' {len(alone)} pieces this page's virtual workers took "
+            f"{virtual / 3600:.1f} CPU hours, and real agents {linked / 3600:.1f} hours on "
+            "emulated links.")  # fmt: skip
+
+
 def tuning_words(evidence: Evidence) -> str:
     """Of which workloads rates were tuned, and how many took the set's ends."""
     said = []
@@ -367,6 +388,7 @@ def page(
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
         runs=run_list(evidence),
+        hours=hours_words(evidence, experiments, at_scale.runs),
         most=MOST_TIMES,
         not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
         ours=ROWS[OURS].title,
@@ -401,12 +423,14 @@ def page(
         criteria=experiment_tables.criteria_table(pieces),
         fresh=experiment_tables.fresh_table(pieces),
         noise=experiment_tables.noise_table(pieces),
+        noise_words=experiment_tables.noise_words(pieces),
         risks=experiment_tables.risk_table(pieces),
         risk_words=experiment_tables.risk_words(pieces),
         compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
         touched=touched_words(),
         codec=f"{evidence.codec_gb_per_s:.2f}",
         times=times_table(evidence, "chain", 100.0),
+        packed_above=f"{PACKED_ABOVE_MBPS:g}",
         timed=step_times_tables.section(evidence),
         timed_missing=step_times_tables.missing_words(evidence),
         measured=measured_table(evidence),
