@@ -220,7 +220,7 @@ void LocalServer::Refuse(Entry& entry, wire::Code code,
 void LocalServer::CountAndLog(const Entry& entry, const std::string& text) {
   ++refused_;
   const std::string why = FirstLine(text);
-  if (!told_.IsNews(why, base::MonotonicNow(), entry.user)) return;
+  if (!told_.IsNews(why, options_.now(), entry.user)) return;
   LOG_WARN("connection of {} (process {}) refused: {}", entry.user,
            entry.link->process(), why);
 }
@@ -280,8 +280,8 @@ void LocalServer::OnPacket(TrainerLink& link,
 void LocalServer::PassOn(uint64_t trainer, const wire::Hello& hello) {
   Entry& entry = links_.at(trainer);
   const bool waited = entry.waits;
-  entry.waits = entry.another_user &&
-                !hellos_.Take(entry.user, base::MonotonicNow()).ok();
+  entry.waits =
+      entry.another_user && !hellos_.Take(entry.user, options_.now()).ok();
   if (!entry.waits) return events_->OnHello(trainer, hello);
   entry.timer->expires_after(kTurn);
   entry.timer->async_wait(
@@ -296,7 +296,7 @@ void LocalServer::PassOn(uint64_t trainer, const wire::Hello& hello) {
                    " trainers of ", entry.user, " at once, and then ",
                    protocol::kMaxLocalHellosPerSecond, " a second");
   entry.link->Send(WaitingPacket(text));
-  if (told_.IsNews(text, base::MonotonicNow(), entry.user)) {
+  if (told_.IsNews(text, options_.now(), entry.user)) {
     LOG_WARN("{}: more of them wait", text);
   }
 }

@@ -16,6 +16,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "agent/local/packet.h"
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
+#include "base/clock.h"
 #include "base/connection_places.h"
 #include "base/identity_budgets.h"
 #include "base/repeat_filter.h"
@@ -63,6 +65,7 @@ class LocalServer : private TrainerLinkOwner {
     absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;
     int max_connections = protocol::kMaxLocalConnections;
+    std::function<absl::Duration()> now = base::MonotonicNow;
   };
 
   // Errors: as SocketFile::Listen().
