@@ -223,6 +223,30 @@ TEST(AttachTest, WhoAttachesAgainIsKnownToBeTheSame) {
   pt_close(again);
 }
 
+TEST(AttachTest, AProcessReplacesTheJobOfAModelOnce) {
+  FakeAgent agent([](FakeAgent& a) {
+    EXPECT_EQ(a.Accept().replace, 1);
+    a.SendFailed(~0ull, Code::kRefused, true, "not now.");
+    for (const int replace : {1, 0, 0, 1}) {
+      const wire::Hello hello = a.Accept();
+      EXPECT_EQ(hello.replace, replace);
+      a.SendAttached(FakeAgent::AttachedFor(hello));
+      a.Hangup();
+    }
+  });
+  const std::string address = agent.address();
+  pt_attach_options options = Options(address);
+  options.job = "replaced";
+  options.replace = 1;
+  pt_session* session = nullptr;
+  EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr), PT_REFUSED);
+  for (const uint32_t model : {0, 0, 0, 1}) {
+    options.model = model;
+    EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr), PT_OK);
+    pt_close(session);
+  }
+}
+
 TEST(AttachTest, OneWhoseLineageIsOverIsReplaced) {
   FakeAgent agent([](FakeAgent& a) {
     a.Accept();

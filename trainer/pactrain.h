@@ -85,7 +85,8 @@ typedef struct {
   pt_digest parameters;
   int32_t replace; /* 1: a complete launch that holds no state begins anew,
                       although ranks with the job's state may live; those end
-                      with PT_REPLACED */
+                      with PT_REPLACED. A process says it with the first attach
+                      of a model of the job that succeeds, and not again */
   const pt_session* previous; /* the session, which is over, whose place this
                                  one takes; to be closed afterwards */
   /* What this rank would vote before its first step: where all say the same,

@@ -299,6 +299,9 @@ std::string Group::RunningReason(const Context& c) const {
     absl::StrAppend(&text, "; the open step waits: ", progress_.waits_for());
   }
   if (end_due_) absl::StrAppend(&text, "; to be ended: ", *end_due_);
+  if (!membership_.empty()) {
+    absl::StrAppend(&text, "; a launch waits: ", WaitingReason(c));
+  }
   return text;
 }
 

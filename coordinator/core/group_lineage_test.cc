@@ -20,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Optional;
 
 class LineageTest : public RegroupTest {
@@ -95,7 +96,13 @@ TEST_F(LineageTest, NothingBeginsBesideAStragglerThatHoldsTheState) {
   t_.Join("c", 0, 1, "run-2");
   t_.Pass(3600, {"a", "b", "c"});
   EXPECT_EQ(Newest().number, 1u);
-  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason, HasSubstr("rank 0 (agent"));
+  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason,
+              AllOf(HasSubstr("rank 0 (agent"), HasSubstr("was too slow"),
+                    HasSubstr("If it hangs, end its process"),
+                    Not(HasSubstr("forget"))));
+  EXPECT_THAT(t_.state().Forget("job", "eve", t_.now()).status(),
+              base::StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("has 1 live rank")));
   Return("a", 0, 7);
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().lineage.committed, 7u);
@@ -348,6 +355,9 @@ TEST_F(LineageTest, ANewcomerEndsNothingThatAnUnseenMemberTakesPartIn) {
   EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason,
               HasSubstr("joining it when rank 2 (agent 'b', site 'y') is in "
                         "sight again"));
+  EXPECT_THAT(t_.Snapshot().reason,
+              HasSubstr("; a launch waits: generation 1 runs; joining it when "
+                        "rank 2 (agent 'b', site 'y') is in sight again"));
   t_.Connect("b", "y", /*same_process=*/true);
   EXPECT_FALSE(t_.Got<EndGeneration>("a"));  // Not named yet.
   for (uint32_t rank : {2, 3}) t_.Rejoin("b", rank, 1);
@@ -476,7 +486,8 @@ TEST_F(LineageTest, MembersThatNeverReachEachOtherPartAfterSomeTries) {
   ASSERT_TRUE(t_.Got<JoinRefused>("b"));
   EXPECT_THAT(t_.Got<JoinRefused>("b")->reason,
               AllOf(HasSubstr("agents 'a' and 'b' did not reach each other"),
-                    HasSubstr("agent 'b' is on the smaller side")));
+                    HasSubstr("agent 'b' is on the smaller side, which is out "
+                              "of the job for 1m")));
   EXPECT_FALSE(t_.Got<JoinRefused>("a"));
 }
 

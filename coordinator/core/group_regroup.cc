@@ -272,9 +272,9 @@ void Group::Part(Context& c) {
         "agents '", pair.first, "' and '", pair.second,
         "' did not reach each other in ", kMaxApart,
         " generations one after the other (", cut.at(pair), "), and agent '",
-        agent,
-        "' is on the smaller side, which is out of the job: see `pactrain "
-        "doctor` at both ends");
+        agent, "' is on the smaller side, which is out of the job for ",
+        absl::FormatDuration(c.options.refusal_time),
+        ": see `pactrain doctor` at both ends");
     std::vector<Membership::Refusal> refusals;
     for (const Candidate& candidate : membership_.DropAgent(agent)) {
       refusals.push_back({candidate, reason});

@@ -109,7 +109,8 @@ std::string Group::LaterText(const Candidate& later) const {
       ", and the newest that the coordinator's state directory has is ",
       generation_->number,
       " (was a backup restored?). Nothing is formed in this job. Start the "
-      "coordinator on the newest state directory; if that is lost, with "
+      "coordinator on the newest state directory and then all agents anew, "
+      "since they follow the older one; if it is lost, the coordinator with "
       "--restore on the newest backup. If this is the right one, end that "
       "rank, or start all ranks again with PACTRAIN_REPLACE=1");
 }
@@ -158,6 +159,14 @@ const Seats::Seat* Group::Holds(const Launch& launch, const Context& c) const {
 
 std::string Group::HoldsReason(const Seats::Seat& seat,
                                const Context& c) const {
+  if (seats_.IsHeard(seat, c.agents)) {
+    return absl::StrCat(
+        SeatText(seat), " lives, as its agent says",
+        seat.state == Seats::State::kStraggled ? ", was too slow" : "",
+        " and may hold this job's state. Waiting for it, and joining it then. "
+        "If it hangs, end its process, or start all ranks again with "
+        "PACTRAIN_REPLACE=1");
+  }
   const absl::Duration limit = c.options.presume_dead_after;
   return absl::StrCat(
       SeatText(seat), " may hold this job's state and train on",
@@ -242,7 +251,7 @@ const Seats::Seat* Group::FirstMember(const Context& c) const {
 }
 
 absl::Status Group::CheckForget(const Context& c) const {
-  size_t alive = seats_.CountAlive(c.agents);
+  size_t alive = seats_.CountHolders(c.agents);
   for (const Candidate* candidate : AllOf(membership_.launches())) {
     alive += HasState(*candidate);
   }

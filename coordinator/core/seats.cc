@@ -316,6 +316,12 @@ size_t Seats::CountAlive(const Agents& agents, bool stragglers) const {
   });
 }
 
+size_t Seats::CountHolders(const Agents& agents) const {
+  return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
+    return MayLive(s) && IsHeard(s, agents);
+  });
+}
+
 size_t Seats::CountUnknown(const Agents& agents, absl::Duration since,
                            absl::Duration timeout, absl::Duration now,
                            bool stragglers) const {

@@ -140,6 +140,10 @@ class Seats {
   // Those that are there or alive, as a connected agent tells; and those who
   // were too slow, if they are waited for.
   size_t CountAlive(const Agents& agents, bool stragglers = false) const;
+  // Of any generation, who were too slow among them: those that may hold the
+  // job's state, and whom a connected agent knows.
+  size_t CountHolders(const Agents& agents) const;
+  bool IsHeard(const Seat& seat, const Agents& agents) const;
   // Those that may be alive at an agent that is away, less those who have been
   // silent for `timeout`, counted from `since` at the earliest.
   size_t CountUnknown(const Agents& agents, absl::Duration since,
@@ -165,7 +169,6 @@ class Seats {
     return IsOwn(seat) && MayLive(seat) &&
            (stragglers || seat.state != State::kStraggled);
   }
-  bool IsHeard(const Seat& seat, const Agents& agents) const;
   // Equal for all attaches of one trainer.
   static uint64_t TrainerOf(const protocol::Digest& attach_id) {
     return attach_id.hi;

@@ -327,17 +327,7 @@ def test_a_state_resumes_masks_and_step(wrap):
     assert second.session.state_dict()["masks"].keys() == {"2.weight"}
 
 
-def test_the_job_is_replaced_with_the_first_attach_only(wrap, monkeypatch):
-    monkeypatch.setattr(pactrain.attaching, "_begun", set())
-    monkeypatch.setenv("PACTRAIN_REPLACE", "1")
-    first = wrap(small_net())
-    assert first.native.options.replace
-    first.session.close()
-    assert not wrap(small_net()).native.options.replace
-
-
 def test_init_says_that_the_job_is_replaced(wrap, monkeypatch):
-    monkeypatch.setattr(pactrain.attaching, "_begun", set())
     monkeypatch.setattr(pactrain.world, "_replace", None)
     pactrain.init(replace=True)
     assert wrap(small_net()).native.options.replace

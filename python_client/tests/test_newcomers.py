@@ -134,6 +134,36 @@ def test_a_state_that_does_not_fit_is_refused(ranks, monkeypatch):
     assert running.results[0].ddp.world.world_size == 1
 
 
+def test_what_the_script_does_not_take_leaves_the_rest_as_it_was(ranks):
+    before, made = [], []
+
+    class Odd(Place):
+        def load_state_dict(self, state):
+            self.batch = state["batch"]
+            if self.batch:
+                raise ValueError("too late")
+
+    Odd.__name__ = "Place"
+
+    def script():
+        made.append(Script(1, seed=5))
+        made[0].place = Odd()
+        made[0].ddp.share(place=made[0].place)
+        before.append(made[0].state())
+        made[0].ddp.start()
+
+    wanted = undisturbed(ranks, world_size=1)
+    running = one_joins(ranks, lambda: Script(0).run(), script)
+    assert isinstance(running.errors[1], pactrain.RefusedError)
+    assert "place (Place) did not take the state that came from another rank: " in str(
+        running.errors[1]
+    )
+    assert "ValueError: too late" in str(running.errors[1])
+    assert made[0].state() == before[0]
+    assert made[0].place.batch == 0
+    assert running.results[0].state() == wanted
+
+
 def test_other_parameters_than_the_donors_are_found(ranks):
     def script():
         made = Script(1).run(2)

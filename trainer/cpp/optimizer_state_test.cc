@@ -125,6 +125,27 @@ TEST_F(SharedObjectsTest, TheProgramsOwnThingsCanBeLeftAlone) {
   EXPECT_EQ(step_, 3);
 }
 
+TEST_F(SharedObjectsTest, WhatOneDoesNotTakeChangesNoOther) {
+  bool takes = false;
+  const internal::SharedObjects odd(
+      {SharedOptimizer("sgd", named_),
+       {.name = "z",
+        .type = "Odd",
+        .give = [] { return ""; },
+        .take =
+            [&](const std::string&) {
+              if (!takes) throw InvalidArgument("it is odd.\nMend it.");
+            }}},
+      {{"w", weights_}});
+  const std::vector<uint8_t> state = odd.Give();
+  named_.param_groups()[0].options().set_lr(0.75);
+  EXPECT_THROW(odd.Take(odd.Parse(state, false), false), InvalidArgument);
+  EXPECT_EQ(rate(), 0.75);
+  takes = true;
+  odd.Take(odd.Parse(state, false), false);
+  EXPECT_EQ(rate(), 0.5);
+}
+
 TEST_F(SharedObjectsTest, UnnamedOptimizersHaveToMatch) {
   const std::vector<uint8_t> state = objects_.Give();
   objects_.See(unnamed_);

@@ -60,9 +60,6 @@ from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
-# Jobs and models that this process has been in: it replaces nobody there any more.
-_begun: set[tuple[str, int]] = set()
-
 logger = logging.getLogger("pactrain")
 
 
@@ -256,7 +253,6 @@ def open_session(
             functools.partial(_log_waiting, config.rank == 0),
             advice_on_a_dead_agent(os.environ) if config.embedded else "",
         )
-    _begun.add((config.job, index))
     try:
         with contextlib.nullcontext() if meeting is None else meeting.begin(native):
             parts = _parts(declared, config, native, index)
@@ -398,7 +394,7 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
-        replace=config.replace and (config.job, index) not in _begun,
+        replace=config.replace,
         activate_every=config.onset.activate_every,
         pin_mode=config.onset.pin_mode,
         pin_codec=config.onset.pin_codec,

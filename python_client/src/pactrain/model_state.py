@@ -75,7 +75,8 @@ class ModelState:
         left alone.
 
         Raises:
-          RefusedError: it does not fit; nothing has been changed.
+          RefusedError: it does not fit; nothing has been changed, but for what
+            Shared.load() names.
         """
         shared = self.shared.decode(own, optimizers_only=not whole)
         masks = self._keeper.unpack_transfer(common[: 4 * self._keeper.transfer_words])
@@ -97,10 +98,11 @@ class ModelState:
         values, rest = [v.to(p.device) for v, p in pairs], theirs[len(frozen) :]
         if newcomer or self._syncs_buffers:
             parameters += buffers
+        # First, since it may fail.
+        self.shared.load(shared, optimizers_only=not whole)
         with torch.no_grad():
             for tensor, values_of in zip(parameters, rest, strict=False):
                 tensor.copy_(values_of)
-        self.shared.load(shared, optimizers_only=not whole)
         self._keeper.take_transfer(masks, values, self.shared.optimizers)
 
     def drop_gradients(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import weakref
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -113,15 +115,41 @@ class Shared:
         return named, unnamed
 
     def load(self, state: tuple[Any, Any], optimizers_only: bool = False) -> None:
-        """Takes what decode() gave, once: objects may go on with parts of it."""
+        """Takes what decode() gave, once: objects may go on with parts of it.
+
+        Raises:
+          RefusedError: one cannot take its state; names it. The others have their own.
+        """
         named, states = state
-        for name, value in self._objects.items():
-            if isinstance(value, Optimizer) or not optimizers_only:
-                value.load_state_dict(named[name])
+        wanted: list[tuple[str, Stateful, Any]] = [
+            (name, value, named[name])
+            for name, value in self._objects.items()
+            if isinstance(value, Optimizer) or not optimizers_only
+        ]
         unnamed = self.unnamed
         if len(unnamed) == len(states):
-            for optimizer, values in zip(unnamed, states, strict=True):
-                optimizer.load_state_dict(values)
+            pairs = zip(unnamed, states, strict=True)
+            wanted += [("an optimizer", *pair) for pair in pairs]
+        taken: list[tuple[Stateful, Any]] = []
+        for name, value, theirs in wanted:
+            own = value.state_dict()
+            if not isinstance(
+                value, Optimizer
+            ):  # It changes no tensor, but takes others.
+                own = deepcopy(own)
+            try:
+                value.load_state_dict(theirs)
+            except Exception as error:  # Of the script's classes, too.
+                for changed, before in taken:
+                    changed.load_state_dict(before)
+                with contextlib.suppress(Exception):
+                    value.load_state_dict(own)
+                raise RefusedError(
+                    f"{name} ({type(value).__name__}) did not take the state that came "
+                    f"from another rank: {type(error).__name__}: {error}\nMake it "
+                    "alike on all ranks. The rest of this rank is as it was."
+                ) from error
+            taken.append((value, own))
 
 
 def _encode(value: Any, name: str) -> Blob:

@@ -128,6 +128,7 @@ class ModelState : public LocalState {
     // Where buffers are not synchronised every rank has its own.
     const bool buffers =
         part == Part::kNewcomer || parts_.config->buffer_sync_interval > 0;
+    parts_.shared->Take(own, optimizers_only);  // First, since it may throw.
     const uint8_t* from = state.common.data() + 4 * words.size();
     const size_t last =
         mine.size() - (buffers ? 0 : parts_.model->buffers.size());
@@ -141,7 +142,6 @@ class ModelState : public LocalState {
     for (; index < last; ++index) {
       mine[index].detach().copy_(ReadLike(mine[index], &from));
     }
-    parts_.shared->Take(own, optimizers_only);
     parts_.keeper->Take(
         current.has_value() ? *std::move(current) : MaskSet(*parts_.table, {}),
         active, words[0]);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -120,17 +121,29 @@ class SharedObjects {
     return states;
   }
 
+  // What one of them throws; all have their own state again then.
   void Take(const std::vector<std::string>& states,
             bool optimizers_only) const {
     const size_t named = shared_.size();
-    for (size_t i = 0; i < named; ++i) {
-      if (shared_[i].moves_parameters || !optimizers_only) {
-        shared_[i].take(states[i]);
+    std::vector<std::function<void()>> undo;
+    try {
+      for (size_t i = 0; i < named; ++i) {
+        const Shared& item = shared_[i];
+        if (!item.moves_parameters && optimizers_only) continue;
+        const std::string own = item.give();
+        item.take(states[i]);
+        undo.push_back([&item, own] { item.take(own); });
       }
-    }
-    if (states.size() != named + unnamed_.size()) return;
-    for (size_t i = 0; i < unnamed_.size(); ++i) {
-      TakeOptimizer(*unnamed_[i], states[named + i]);
+      if (states.size() != named + unnamed_.size()) return;
+      for (size_t i = 0; i < unnamed_.size(); ++i) {
+        torch::optim::Optimizer& optimizer = *unnamed_[i];
+        const std::string own = GiveOptimizer(optimizer);
+        TakeOptimizer(optimizer, states[named + i]);
+        undo.push_back([&optimizer, own] { TakeOptimizer(optimizer, own); });
+      }
+    } catch (...) {
+      for (const auto& restore : undo) restore();
+      throw;
     }
   }
 
