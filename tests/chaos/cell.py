@@ -19,6 +19,7 @@ from bench.processes import Child
 # Another build of the daemons can be tested with PACTRAIN_TEST_BIN.
 BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
 AGENTS = SITES + 1
+HOSTS = AGENTS + SITES  # One more for each site of members.
 START_S = 60.0
 STOP_S = 20.0
 
@@ -35,6 +36,8 @@ class Cell:
         self.folder = folder
         self.network = network
         self.jobs: list[Job] = []
+        self.hosts = list(range(AGENTS))  # Of each agent.
+        self._left: list[Child] = []  # Agents that others took the place of.
         self._stop = stop
         self._starts = 0
         self.coordinator = self.start_coordinator()
@@ -47,7 +50,11 @@ class Cell:
         return [rank for job in self.jobs for rank in job.members]
 
     def socket(self, number: int) -> Path:
-        return self.folder / f"agent-{number}.sock"
+        return self.folder / f"agent-{self.hosts[number]}.sock"
+
+    def forget(self, number: int) -> None:
+        """What a dead agent had written of its trainers is gone with its node."""
+        Path(f"{self.socket(number)}.trainers").unlink()
 
     def _start(self, name: str, argv: Sequence[str]) -> tuple[Child, str]:
         """The daemon, and what it said when it listened."""
@@ -69,16 +76,25 @@ class Cell:
         return child
 
     def start_agent(self, number: int) -> Child:
+        host = self.hosts[number]
         argv = [
             str(BIN / "pactrain-agent"),
-            f"--name=agent-{number}",
+            f"--name=agent-{host}",
             f"--site=site-{number}",
             f"--socket=unix:{self.socket(number)}",
             "--listen-metrics=127.0.0.1:0",
             "--step-deadline=6s",
             *self.network.daemon_flags,
         ]
-        return self._start(f"agent-{number}", self.network.agent(number, argv))[0]
+        return self._start(f"agent-{host}", self.network.agent(host, argv))[0]
+
+    def move_agent(self, number: int) -> Child:
+        """A site of members gets another node; the agent of the one before, which lives on."""
+        left = self.agents[number]
+        self._left.append(left)
+        self.hosts[number] = 2 * number + AGENTS - self.hosts[number]  # Its other one.
+        self.agents[number] = self.start_agent(number)
+        return left
 
     def tend(self) -> None:
         """ChaosError: a daemon has ended by itself, or the run is to end."""
@@ -122,7 +138,7 @@ class Cell:
             for rank in job.living():
                 rank.send(signal.SIGKILL)
                 rank.child.process.wait()
-        children = [*self.agents, self.coordinator]
+        children = [*self._left, *self.agents, self.coordinator]
         for child in children:
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGCONT)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cell import AGENTS, Cell, ChaosError
 from job import SITES, Job, Rank
@@ -17,6 +18,9 @@ START_S = 180.0  # but for so long.
 REPLACED_S = 30.0  # Of that of a launch that replaces, without the start of its programs.
 MOST_CUT_S = 30.0  # In a mix of faults; stages take up to:
 MOST_STAGE_S = 60.0
+
+# What ranks of both languages end with.
+REPLACED = re.compile(r"is over: launch '.*' of \d+ ranks replaced it on purpose .* at \d{4}-")
 
 Fault = Callable[[], float | None]
 
@@ -42,11 +46,12 @@ class Chaos:
             self.cut_off: 4,
             self.newcomers_in_a_cut: 1,
             self.kill_all: 1,
+            self.replace_the_living: 1,
         }
 
     def mix(self, until: float) -> None:
         """Rounds of all kinds of faults; the stages come first, so that each run has them."""
-        first: list[Fault] = [self.kill_all, self.newcomers_in_a_cut]
+        first: list[Fault] = [self.kill_all, self.replace_the_living, self.newcomers_in_a_cut]
         while time.monotonic() < until:
             faults = [fault for fault, times in self._often.items() for _ in range(times)]
             self._random.shuffle(faults)
@@ -170,10 +175,13 @@ class Chaos:
 
     def cut_off(self) -> float | None:
         agent = self._members_agent()
-        self.cell.network.cut(agent, self._how())
+        self._cut(agent, self._how())
         self._sleep(self._random.uniform(0.5, 5))
-        self.cell.network.heal(agent)
+        self.cell.network.heal(self.cell.hosts[agent])
         return self._await_steps("cut_off", time.monotonic())
+
+    def _cut(self, agent: int, how: str) -> None:
+        self.cell.network.cut(self.cell.hosts[agent], how)
 
     def _how(self) -> str:
         return self._random.choice(("drop", "reset"))
@@ -185,14 +193,14 @@ class Chaos:
         how = self._how()
         cut = time.monotonic()
         for agent in range(SITES):
-            self.cell.network.cut(agent, how)
+            self._cut(agent, how)
         self._sleep(launched_s)
         newcomers = {job.name: job.join() for job in self.cell.jobs}
         self._sleep(cut_s - launched_s)
         for job in self.cell.jobs:
             if job.recovered(cut + cut_s / 2, job.batch(cut)) is None:
                 self._over(f"{job.words} did not train while it was cut off")
-        passed = [self.cell.network.heal(agent) for agent in range(SITES)]
+        passed = [self.cell.network.heal(self.cell.hosts[agent]) for agent in range(SITES)]
         if not all(passed):
             raise ChaosError(f"A cut of {cut_s:.0f} s ({how}) cut nothing: {passed} packets.")
         recovered = self._await_steps("newcomers_in_a_cut", time.monotonic())
@@ -216,30 +224,84 @@ class Chaos:
 
     def kill_all(self) -> float | None:
         """All nodes of the jobs are gone at once; they go on elsewhere, from checkpoints."""
-        for job in self.cell.jobs:
-            if not self.cell.wait(job.checkpoint.exists, time.monotonic() + BOUND_S):
-                self._over(f"{job.words} wrote no checkpoint")
-                return None
+        if not self._all_saved():
+            return None
         killed = time.monotonic()
-        for agent in range(SITES):
-            self.cell.agents[agent].process.kill()
-        ranks = self.cell.jobs_members()
+        self._take_away(range(SITES))
+        return self._replace("kill_all", killed)
+
+    def replace_the_living(self) -> float | None:
+        """The same, but one site's nodes are there again once others have taken their place."""
+        if not self._all_saved():
+            return None
+        site = self._random.randrange(SITES)
+        host = self.cell.hosts[site]
+        ranks = [rank for job in self.cell.jobs for rank in job.members_of(site)]
+        is_cut = self._random.random() < 0.5
+        processes = [self.cell.agents[site].process, *(rank.child.process for rank in ranks)]
+        lost = time.monotonic()
+        if is_cut:
+            self._cut(site, self._how())
+        else:
+            for process in processes:
+                process.send_signal(signal.SIGSTOP)
+        self._say(f"site {site} is {'cut off' if is_cut else 'stopped'}, the other one killed")
+        self._take_away([other for other in range(SITES) if other != site])
+        agent = self.cell.move_agent(site)
+        slowest = self._replace("replace_the_living", lost)
+        if is_cut and not self.cell.network.heal(host):
+            raise ChaosError("A cut of those that were replaced cut nothing.")
+        if not is_cut:
+            for process in processes:
+                process.send_signal(signal.SIGCONT)
+        self.cell.wait(lambda: not any(rank.lives() for rank in ranks), time.monotonic() + BOUND_S)
+        for rank in ranks:
+            self._check_replaced(rank)
+        agent.process.terminate()
+        if agent.process.wait(BOUND_S) != 0:
+            raise ChaosError(str(agent.error("did not stop in order")))
+        return slowest
+
+    def _check_replaced(self, rank: Rank) -> None:
+        """It has ended by itself, with who has replaced it and when (pactrain.ReplacedError)."""
+        said = rank.child.log.read_text(errors="replace")
+        if rank.lives() or not REPLACED.search(said):
+            how = "lives" if rank.lives() else f"ended with {rank.child.process.poll()}"
+            self._over(f"{rank.child.name} was replaced, and {how}: {said[-400:]!r}")
+        rank.send(signal.SIGKILL)
+
+    def _all_saved(self) -> bool:
+        for job in self.cell.jobs:
+            if not self.cell.wait(job.saved, time.monotonic() + BOUND_S):
+                self._over(f"{job.words} wrote no checkpoint")
+                return False
+        return True
+
+    def _take_away(self, sites: Iterable[int]) -> None:
+        """The nodes of members with all that is on them; so nobody says that they are dead."""
+        sites = list(sites)
+        ranks = [rank for job in self.cell.jobs for site in sites for rank in job.members_of(site)]
+        for site in sites:
+            self.cell.agents[site].process.kill()
         for rank in ranks:
             rank.send(signal.SIGKILL)
-        for process in [*(r.child.process for r in ranks),
-                        *(agent.process for agent in self.cell.agents[:SITES])]:  # fmt: skip
+        for process in [*(rank.child.process for rank in ranks),
+                        *(self.cell.agents[site].process for site in sites)]:  # fmt: skip
             process.wait()
-        for agent in range(SITES):
-            self.cell.agents[agent] = self.cell.start_agent(agent)
+        for site in sites:
+            self.cell.forget(site)
+            self.cell.agents[site] = self.cell.start_agent(site)
+
+    def _replace(self, what: str, since: float) -> float:
+        """How long the slowest job takes to its first step, without the start of its programs."""
         for job in self.cell.jobs:
             job.replace()
-        self._await_steps("kill_all", killed)
+        self._await_steps(what, since)
         slowest = 0.0
         for job in self.cell.jobs:
-            job.begun()
-            steps = [step for rank in job.members if (step := rank.first(killed, 0)) is not None]
+            steps = [step for rank in job.members if (step := rank.first(since, 0)) is not None]
             if steps:
                 slowest = max(slowest, min(steps) - max(rank.attached() for rank in job.members))
         if slowest > REPLACED_S:
-            self._over(f"kill_all: the first step came after {slowest:.0f} s")
+            self._over(f"{what}: the first step came after {slowest:.0f} s")
         return slowest

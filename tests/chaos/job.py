@@ -111,7 +111,7 @@ class Job:
         ]
         self._socket = socket
         self._cpp_rank = cpp_rank
-        self._replaces = False
+        self._began_with = b""  # The checkpoint, if it was replaced.
         self._until = folder / f"{name}.until"
         self.members = [self._start(seat) for seat in range(self._newcomer)]
 
@@ -125,7 +125,7 @@ class Job:
 
     @property
     def checkpoint(self) -> Path:
-        return self._folder / f"{self.name}.checkpoint"
+        return self._folder / f"{self.name}.{self.replaced}.checkpoint"
 
     def _start(self, seat: int) -> Rank:
         name = f"{self.name}.{len(self.all)}"
@@ -136,7 +136,6 @@ class Job:
             "PACTRAIN_JOB_ID": self.name,
             "PACTRAIN_ATTACH_TIMEOUT": "120",
             "PACTRAIN_ON_SHRINK": self._kind.on_shrink,
-            "PACTRAIN_REPLACE": str(int(self._replaces)),
             "CHAOS_CHECKPOINT": str(self.checkpoint),
             "PYTHONPATH": f"{ROOT / 'python_client/src'}:{ROOT}",
             "OMP_NUM_THREADS": "1",
@@ -148,6 +147,8 @@ class Job:
             env["TORCHELASTIC_RUN_ID"] = name
         else:
             ranks = len(self._kind.sites[site])
+            # As launchers do: of who is started again later, too.
+            env["PACTRAIN_REPLACE"] = str(int(self.replaced > 0))
             env["PACTRAIN_SITE"] = f"site-{site}"
             env["PACTRAIN_SITES"] = ",".join(
                 f"site-{number}:{len(there)}" for number, there in enumerate(self._kind.sites)
@@ -180,15 +181,20 @@ class Job:
             f"{rank.child.name} ended with status {status}: {' '.join(said[-2:])[-400:]}"
         )
 
+    def saved(self) -> bool:
+        """Whether the ranks of now have written the checkpoint."""
+        return self.checkpoint.exists() and self.checkpoint.read_bytes() != self._began_with
+
     def replace(self) -> None:
-        """Begins anew from the checkpoint. REQUIRES: no rank lives."""
+        """Begins anew from the checkpoint. REQUIRES: no member lives at the agents of now."""
+        self._began_with = self.checkpoint.read_bytes()
         self.replaced += 1
-        self._replaces = True
+        # One of their own: of those that are replaced one may write yet.
+        self.checkpoint.write_bytes(self._began_with)
         self.members = [self._start(rank.seat) for rank in self.members]
 
-    def begun(self) -> None:
-        """After replace(), when all ranks have made a step."""
-        self._replaces = False
+    def members_of(self, site: int) -> list[Rank]:
+        return [rank for rank in self.members if self._seats[rank.seat][0] == site]
 
     def join(self) -> Rank:
         return self._start(self._newcomer)

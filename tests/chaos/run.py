@@ -3,8 +3,9 @@
 Each cell has a coordinator, three agents and two jobs, of Python ranks, C++ ranks or both.
 Trainers, agents and coordinators are killed, stopped, started again and cut off from each
 other while they train. Newcomers come in the midst of cuts, and all nodes of a job are
-killed and replaced. What ranks have written is judged afterwards, step by step, against what
-it has to be (oracle.py). The last line is one JSON object, also in out/chaos.json.
+replaced: they are killed, or some of them turn up again afterwards. What ranks have written
+is judged in the end, step by step, against what it has to be (oracle.py). The last line is one
+JSON object, also in out/chaos.json.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import leftovers
-from cell import AGENTS, Cell
+from cell import HOSTS, Cell
 from faults import BOUND_S, Chaos
 from job import ROOT, Kind
 from network import Network, Place
@@ -147,7 +148,7 @@ def result_of(outcomes: Sequence[Outcome], left: int) -> dict[str, float | None]
 def run(folder: Path, words: argparse.Namespace) -> tuple[list[Outcome], leftovers.Found]:
     before = leftovers.of_machine(prefix := f"{PREFIX}{os.getpid()}-")
     outcomes = [Outcome() for _ in CELLS]
-    with Place(len(CELLS), AGENTS) as place:
+    with Place(len(CELLS), HOSTS) as place:
         if place.why is not None:
             print(f"no network namespaces ({place.why}): all on loopback, cuts by relays")
         threads = []

@@ -22,7 +22,7 @@ Join = Callable[..., Launch]
 @pytest.fixture
 def join() -> Iterator[Join]:
     """join(cluster, job, site, rank, sites=..., **arguments) -> Launch of one rank; `package`: by
-    another release's wheel, which lies there."""
+    another release's wheel, which lies there. `agent`: another one than the site's first."""
     launches: list[Launch] = []
 
     def start(
@@ -34,15 +34,18 @@ def join() -> Iterator[Join]:
         on_shrink: str = "pause",
         scenario: Scenario = membership_scenarios.trained,
         package: Path | None = None,
+        agent: int | None = None,
+        replace: bool = False,
         **arguments: Any,
     ) -> Launch:
         environment = {
-            "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
+            "PACTRAIN_AGENT": f"unix:{cluster.socket(site if agent is None else agent)}",
             "PACTRAIN_JOB_ID": job,
             "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             "PACTRAIN_SITE": f"site-{site}",
             "PACTRAIN_SITES": sites,
             "PACTRAIN_ON_SHRINK": on_shrink,
+            "PACTRAIN_REPLACE": str(int(replace)),
         }
         words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
         launches.append(Launch(scenario, [environment], None, words, package))
