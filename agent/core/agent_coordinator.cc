@@ -210,14 +210,11 @@ void AgentState::On(const protocol::JoinRefused& message, absl::Duration now) {
       trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
   const TrainerId id = record->id;
-  FailTrainer(id,
-              message.replaced ? wire::Code::kReplaced : wire::Code::kRefused,
-              absl::StrCat(
-                  message.reason,
-                  message.replaced
-                      ? ".\nNothing of this rank's state was taken or changed: "
-                        "save it, or end this process."
-                      : ".\nCorrect it and start again."));
+  FailTrainer(
+      id, message.replaced ? wire::Code::kReplaced : wire::Code::kRefused,
+      absl::StrCat(message.reason, message.replaced
+                                       ? kReplacedAdvice
+                                       : ".\nCorrect it and start again."));
   DropTrainer(id, absl::StrCat("was refused: ", message.reason), now);
   outbox_.effects.emplace_back(CloseTrainer{id});
 }

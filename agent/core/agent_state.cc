@@ -18,6 +18,7 @@ constexpr size_t kMaxHistory = 256;  // Groups that are over, and remembered.
 constexpr char kDetached[] = "detached";
 
 wire::Code CodeOf(const absl::Status& status) {
+  if (absl::IsAborted(status)) return wire::Code::kReplaced;
   return absl::IsInvalidArgument(status) ? wire::Code::kInvalidArgument
                                          : wire::Code::kRefused;
 }
@@ -153,9 +154,11 @@ void AgentState::On(const TrainerHello& event, absl::Duration now) {
     }
     outbox_.ToTrainer(
         event.trainer,
-        MakeFailed(
-            kNoStep, CodeOf(status), true,
-            absl::StrCat(status.message(), ".\nCorrect it and attach again.")));
+        MakeFailed(kNoStep, CodeOf(status), true,
+                   absl::StrCat(status.message(),
+                                absl::IsAborted(status)
+                                    ? kReplacedAdvice
+                                    : ".\nCorrect it and attach again.")));
     outbox_.effects.emplace_back(CloseTrainer{event.trainer});
     return;
   }

@@ -59,6 +59,13 @@ absl::Status Trainers::CheckLaunch(const TrainerRecord& record) const {
     if (other.launch != record.launch || &other == replaced) continue;
     ++same;
     const protocol::Trainer& o = other.trainer;
+    if (o.rank == t.rank && o.replace && !t.lineage.id.empty()) {
+      return absl::AbortedError(absl::StrFormat(
+          "the state of this rank (%d of job %s) is over: launch '%s', which "
+          "was started again at agent %s, replaced it on purpose, and holds "
+          "its rank",
+          t.rank, record.group.job, o.launch, options_.agent));
+    }
     if (o.rank == t.rank) {
       return absl::FailedPreconditionError(
           absl::StrFormat("rank %d of job %s is attached already at agent %s: "

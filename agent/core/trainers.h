@@ -16,6 +16,11 @@
 
 namespace pactrain::agent {
 
+// After the text of who replaced a rank.
+inline constexpr char kReplacedAdvice[] =
+    ".\nNothing of this rank's state was taken or changed: save it, or end "
+    "this process.";
+
 struct TrainerRecord {
   TrainerId id = 0;
   protocol::GroupId group;

@@ -61,6 +61,22 @@ TEST_F(TrainersTest, NobodyReplacesATrainerOfAnotherJob) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("lent")));
 }
 
+TEST_F(TrainersTest, WhoComesBackToThePlaceOfItsReplacerIsToldSo) {
+  wire::Hello replaces = MakeHello(0);
+  replaces.replace = 1;
+  Attach(1, replaces);
+  EXPECT_THAT(trainers_.Check(MakeHello(0)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("the same launch runs; end it")));
+  wire::Hello old = Again(MakeHello(0));
+  old.attach_id = {7, 7};
+  old.last_attach_id = {7, 6};
+  old.lineage = {4, 4};
+  EXPECT_THAT(trainers_.Check(old),
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("' replaced it on purpose")));
+}
+
 TEST_F(TrainersTest, ThoseOfALaunchThatWaitTogetherShareARegion) {
   Trainers trainers(OptionsOf("x", "a"));
   ASSERT_OK_AND_ASSIGN(TrainerRecord first, trainers.Check(MakeHello(0)));
