@@ -10,7 +10,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -23,7 +22,6 @@
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
 #include "trainer/core/text.h"
-#include "trainer/mutex.h"
 #include "trainer/nccl/setup.h"
 #include "xxhash.h"
 
@@ -137,30 +135,6 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
     hello.attach_id.hi = hello.last_attach_id.hi;
   }
   return {};
-}
-
-// Models whose job this process has replaced, which it does once: who makes a
-// model anew would end the state of those that came since.
-class ReplacedModels {
- public:
-  bool Contains(const wire::Hello& hello) {
-    const MutexLock lock(&mutex_);
-    return models_.contains({hello.job, hello.model});
-  }
-  void Add(const wire::Hello& hello) {
-    const MutexLock lock(&mutex_);
-    models_.emplace(hello.job, hello.model);
-  }
-
- private:
-  Mutex mutex_;
-  std::set<std::pair<std::string, uint32_t>> models_
-      PACTRAIN_GUARDED_BY(mutex_);
-};
-
-ReplacedModels& Replaced() {
-  static auto* const replaced = new ReplacedModels;
-  return *replaced;
 }
 
 Error MakeMaskSet(uint32_t buckets, const pt_digest* bucket_layouts,
@@ -295,9 +269,6 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
       trainer::SetText(converted.hello.device, nccl->device);
       trainer::SetText(converted.hello.gpu, nccl->gpu);
     }
-    pactrain::wire::Hello& hello = converted.hello;
-    if (trainer::Replaced().Contains(hello)) hello.replace = 0;
-    const pactrain::wire::Hello said = hello;
     auto session = std::make_unique<pt_session>();
     Error failed = trainer::Session::Attach(
         std::move(converted), std::move(nccl),
@@ -305,10 +276,8 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
           if (on_waiting != nullptr) on_waiting(text.c_str(), arg);
         },
         &session->impl);
-    if (!failed.ok()) return failed;
-    if (said.replace != 0) trainer::Replaced().Add(said);
-    *out = session.release();
-    return {};
+    if (failed.ok()) *out = session.release();
+    return failed;
   });
   trainer::last_error = error.text;
   trainer::last_may_rejoin = error.may_rejoin;

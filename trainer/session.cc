@@ -6,6 +6,7 @@
 
 #include "trainer/core/text.h"
 #include "trainer/dead_socket.h"
+#include "trainer/replaced_models.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -45,9 +46,14 @@ Error Session::Attach(TrainerOptions options, std::optional<nccl::Setup> nccl,
                       const std::function<void(const std::string&)>& on_waiting,
                       std::unique_ptr<Session>* session) {
   if (Error error = CheckOptions(options); !error.ok()) return error;
+  ReplacedModels& replaced = ReplacedModels::OfThisProcess();
+  wire::Hello& hello = options.hello;
+  if (replaced.Contains(hello.job, hello.model)) hello.replace = 0;
   std::unique_ptr<Session> made(
       new Session(std::move(options), std::move(nccl)));
   if (Error error = made->Connect(on_waiting); !error.ok()) return error;
+  const wire::Hello& said = made->options_.hello;
+  if (said.replace != 0) replaced.Add(said.job, said.model);
   *session = std::move(made);
   return {};
 }

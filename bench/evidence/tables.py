@@ -16,12 +16,13 @@ from bench.evidence import (
     figures,
     gpu_tables,
     losing,
+    run_list,
     run_tables,
     scale_tables,
     step_times_tables,
 )
-from bench.evidence.experiment_tables import Experiments, Pieces, table
-from bench.evidence.figures import LEAST_SEEDS, OURS, VISION, Evidence, Goal
+from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
+from bench.evidence.figures import OURS, VISION, Evidence, Goal
 from bench.evidence.gpu_workloads import STEPS
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.losing import title
@@ -30,7 +31,6 @@ from bench.evidence.runs import COMPUTE_SECONDS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times_plan import is_ours
-from bench.evidence.steps import SEEDS
 from bench.evidence.times import (
     COSTS,
     PACKED_ABOVE_MBPS,
@@ -41,13 +41,11 @@ from bench.evidence.times import (
     step_time,
 )
 from bench.evidence.train import MOST_TIMES
-from bench.evidence.tuning import FACTORS
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import model_shapes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
 
-NOT_RUN = "not run yet"
 UNDECIDED = "not decided yet"
 Blocks = Mapping[str, Mapping[str, float]]  # By workload and keep.
 KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05)
@@ -275,68 +273,6 @@ def systems_table(blocks: Blocks) -> str:
                   "what it needs", "source"], rows)  # fmt: skip
 
 
-def run_list(evidence: Evidence) -> str:
-    """What was run, and how long that took."""
-    rows = []
-    for workload in evidence.workloads():
-        if workload in ON_GPU:
-            continue
-        own = {key: piece for key, piece in evidence.pieces.items() if key[0] == workload}
-        methods = {method for _, method, _ in own}
-        seeds = sorted({seed for _, _, seed in own})
-        untaken = [piece for piece in evidence.others if piece["workload"] == workload]
-        hours = sum(piece["cpu_seconds"] for piece in (*own.values(), *untaken)) / 3600
-        target = evidence.targets.get(workload, {})
-        of = ", ".join(sorted(target.get("ddp_finals", {})))
-        rows.append([workload, f"{len(methods)} of {len(ROWS)}", ", ".join(map(str, seeds)),
-                     str(len(own) + len(untaken)), f"{hours:.2f}",
-                     f"{target.get('target', float('nan')):.3f} "
-                     f"{target.get('unit', '')}, DDP's end less {target.get('below', 0):g}; "
-                     f"seeds {of}"])  # fmt: skip
-    rows += [
-        [workload, *[NOT_RUN] * 5] for workload in VISION if workload not in evidence.workloads()
-    ]
-    return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
-
-
-def hours_words(
-    evidence: Evidence, experiments: Experiments, runs: Sequence[Mapping[str, Any]]
-) -> str:
-    """What the page's own figures took; those of other commands are in their files."""
-    alone = [piece for (name, _), piece in experiments.items() if name not in ROWS]
-    virtual = sum(p["cpu_seconds"] for p in (*evidence.pieces.values(), *evidence.others, *alone))
-    linked = sum(one["wall_seconds"] for one in evidence.times.values())
-    linked += sum(run["wall_seconds"] for run in runs)
-    return (f"With the experiments' {len(alone)} pieces this page's virtual workers took "
-            f"{virtual / 3600:.1f} CPU hours, and real agents {linked / 3600:.1f} hours on "
-            "emulated links.")  # fmt: skip
-
-
-def tuning_words(evidence: Evidence) -> str:
-    """Of which workloads rates were tuned, and how many took the set's ends."""
-    said = []
-    for workload in evidence.workloads():
-        own = [factor for (name, _), factor in evidence.factors.items() if name == workload]
-        ends = ", ".join(f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
-        said.append(f"{workload}: {len(own)} methods tuned" + (f", of which {ends}" if own else ""))
-    return "; ".join(said)
-
-
-def plan_words(evidence: Evidence) -> str:
-    """What all methods with that many seeds and all factors take, at the mean of what ran."""
-    said = []
-    for seeds in (LEAST_SEEDS, len(SEEDS)):
-        hours = 0.0
-        for workload in evidence.workloads():
-            own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
-            untaken = [p for p in evidence.others if p["workload"] == workload] or own
-            for pieces, count in ((own, seeds), (untaken, len(FACTORS) - 1)):
-                mean = fmean(piece["cpu_seconds"] for piece in pieces)
-                hours += mean * len(ROWS) * count / 3600
-        said.append(f"{hours:.1f} CPU hours with {seeds} seeds")
-    return " and ".join(said)
-
-
 PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
 SECTION = """## {title}
 
@@ -387,8 +323,8 @@ def page(
     versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
-        runs=run_list(evidence),
-        hours=hours_words(evidence, experiments, at_scale.runs),
+        runs=run_list.run_list(evidence),
+        hours=run_list.hours_words(evidence, experiments, at_scale.runs),
         most=MOST_TIMES,
         not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
         ours=ROWS[OURS].title,
@@ -405,8 +341,8 @@ def page(
         share=f"{network.compute_seconds / bound.seconds:.2f}",
         sooner=losing.sooner_words(evidence),
         warmed=losing.warmed_words(evidence),
-        tuned=tuning_words(evidence),
-        plan=plan_words(evidence),
+        tuned=run_list.tuning_words(evidence),
+        plan=run_list.plan_words(evidence),
         losing=losing.short_table(evidence, losses),
         losses=len(losses),
         cases=len(list(losing.cases(evidence))),

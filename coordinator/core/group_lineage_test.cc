@@ -97,7 +97,8 @@ TEST_F(LineageTest, NothingBeginsBesideAStragglerThatHoldsTheState) {
   t_.Pass(3600, {"a", "b", "c"});
   EXPECT_EQ(Newest().number, 1u);
   EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason,
-              AllOf(HasSubstr("rank 0 (agent"), HasSubstr("was too slow"),
+              AllOf(HasSubstr("rank 0 (agent"),
+                    HasSubstr("it was too slow; generation 1 is over since "),
                     HasSubstr("If it hangs, end its process"),
                     Not(HasSubstr("forget"))));
   EXPECT_THAT(t_.state().Forget("job", "eve", t_.now()).status(),

@@ -159,13 +159,16 @@ const Seats::Seat* Group::Holds(const Launch& launch, const Context& c) const {
 
 std::string Group::HoldsReason(const Seats::Seat& seat,
                                const Context& c) const {
-  if (seats_.IsHeard(seat, c.agents)) {
+  if (seat.state != Seats::State::kAwaited && seats_.IsHeard(seat, c.agents)) {
     return absl::StrCat(
-        SeatText(seat), " lives, as its agent says",
-        seat.state == Seats::State::kStraggled ? ", was too slow" : "",
-        " and may hold this job's state. Waiting for it, and joining it then. "
-        "If it hangs, end its process, or start all ranks again with "
-        "PACTRAIN_REPLACE=1");
+        SeatText(seat), " lives, as its agent says, and may hold this job's ",
+        "state",
+        seat.state == Seats::State::kStraggled ? "; it was too slow" : "",
+        ended_ ? absl::StrCat("; generation ", generation_->number,
+                              " is over since ", c.TimeText(ended_at_))
+               : "",
+        ". Waiting for it, and joining it then. If it hangs, end its process, "
+        "or start all ranks again with PACTRAIN_REPLACE=1");
   }
   const absl::Duration limit = c.options.presume_dead_after;
   return absl::StrCat(

@@ -133,9 +133,8 @@ class Shared:
         taken: list[tuple[Stateful, Any]] = []
         for name, value, theirs in wanted:
             own = value.state_dict()
-            if not isinstance(
-                value, Optimizer
-            ):  # It changes no tensor, but takes others.
+            # An optimizer changes no tensor that it has; it takes others.
+            if not isinstance(value, Optimizer):
                 own = deepcopy(own)
             try:
                 value.load_state_dict(theirs)

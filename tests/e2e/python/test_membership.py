@@ -156,6 +156,37 @@ def test_a_restored_state_directory_is_refused_with_what_to_do(
     assert results[0]["digest"] == wanted
 
 
+def test_agents_that_followed_an_older_copy_are_started_anew_on_the_newest(
+    own_cluster, join, undisturbed
+):
+    wanted = undisturbed()
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job, stops=(STOP, 2 * STOP))
+    stopped(*ranks)
+    states = States(own_cluster)
+    copy = states.back_up()
+    own_cluster.agents[0].restart()  # So ranks come to a generation that it lacks.
+    on(*ranks)
+    for rank in ranks:
+        rank.wait_said(2 * STOP)
+    newest = states.put(copy)
+    for agent in own_cluster.agents:
+        agent.restart()
+    on(*ranks)
+    logged(own_cluster.coordinator, "THE STATE DIRECTORY IS AN OLDER COPY: rank ")
+    logged(own_cluster.coordinator, "on the newest state directory and then all agents anew")
+    own_cluster.coordinator.kill()
+    shutil.rmtree(own_cluster.folder / "state")
+    newest.rename(own_cluster.folder / "state")
+    own_cluster.coordinator.restart()
+    for agent in own_cluster.agents:
+        agent.restart()
+    results = values(*ranks)
+    assert equal(results)
+    assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2
+    assert results[0]["digest"] == wanted
+
+
 def test_with_masks_in_force_it_is_the_same(own_cluster, join):
     ranks = pair(join, own_cluster, own_cluster.new_job(), amount=0.6, until=60)
     stopped(*ranks)
