@@ -63,7 +63,7 @@ absl::Status Trainers::CheckLaunch(const TrainerRecord& record) const {
       return absl::AbortedError(absl::StrFormat(
           "the state of this rank (%d of job %s) is over: launch '%s', which "
           "was started again at agent %s, replaced it on purpose, and holds "
-          "its rank",
+          "its rank (`pactrain-admin audit` says when)",
           t.rank, record.group.job, o.launch, options_.agent));
     }
     if (o.rank == t.rank) {

@@ -74,7 +74,8 @@ TEST_F(TrainersTest, WhoComesBackToThePlaceOfItsReplacerIsToldSo) {
   old.lineage = {4, 4};
   EXPECT_THAT(trainers_.Check(old),
               StatusIs(absl::StatusCode::kAborted,
-                       HasSubstr("replaced it on purpose")));
+                       HasSubstr("replaced it on purpose, and holds its rank "
+                                 "(`pactrain-admin audit` says when)")));
 }
 
 TEST_F(TrainersTest, ThoseOfALaunchThatWaitTogetherShareARegion) {
