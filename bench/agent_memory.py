@@ -83,6 +83,12 @@ def available_bytes() -> int:
     return dict(_kilobytes(meminfo))["MemAvailable"]
 
 
+def needed_bytes(elements: int, world: int, nodes: int, ours: bool, gathered: float = 0.0) -> float:
+    """For a row alone. `gathered`: gradients of a model that each rank gets from the others."""
+    row = world * OURS + nodes * NODE if ours else world * (PEER + PEERS + gathered)
+    return world * RANK_BYTES + 4 * elements * (world * gradients(elements) + row)
+
+
 def batches(
     rows: Mapping[str, bool], elements: int, world: int, nodes: int, available: int
 ) -> list[tuple[str, ...]]:
@@ -90,21 +96,14 @@ def batches(
 
     `rows`: whether a row is one of ours. ValueError: a row does not fit even alone.
     """
-    fixed = world * gradients(elements)
-
-    def units(bytes_there: float) -> float:
-        """So many gradients of a model fit beside what is needed anyway."""
-        return (bytes_there - world * RANK_BYTES) / (4 * elements) - fixed
-
-    alone = max(world * OURS + nodes * NODE if ours else world * (PEER + PEERS)
-                for ours in rows.values())  # fmt: skip
-    if alone > units(available):
-        needed = world * RANK_BYTES + 4 * elements * (fixed + alone)
+    needed = max(needed_bytes(elements, world, nodes, ours) for ours in rows.values())
+    if needed > available:
         raise ValueError(
             f"ELEMENTS = '{elements}' needs about {needed / 1e9:.0f} GB of memory for {world} "
             f"trainers, of which {available / 1e9:.0f} GB are available"
         )
-    room = units(USABLE * available)
+    room = (USABLE * available - world * RANK_BYTES) / (4 * elements)
+    room -= world * gradients(elements)
     done: list[tuple[str, ...]] = []
     batch: list[str] = []
     used, has_peers = 0.0, False

@@ -121,7 +121,7 @@ inline std::vector<Record> GatherRecords(Session& session, const Record& mine,
   std::vector<uint32_t> words(size_t{world_size} * kRecordWords);
   std::copy(mine.begin(), mine.end(), words.begin() + rank * kRecordWords);
   words = ExchangeWords(
-      session, words,
+      session, std::move(words),
       DigestOf("pactrain settings 1 " + std::to_string(kRecordWords)));
   std::vector<Record> records(world_size);
   for (size_t r = 0; r < world_size; ++r) {
@@ -214,7 +214,7 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
   AppendBits(words, failures);
   AppendMasks(words, table, rank == 0 ? &mine : nullptr);
   words =
-      ExchangeWords(session, words,
+      ExchangeWords(session, std::move(words),
                     DigestOf("pactrain masks" + table.ModelDigest().ToBytes()));
   size_t next = 0;
   failures = TakeBits(words, &next, world_size);

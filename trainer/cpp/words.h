@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trainer/cpp/session.h"
@@ -20,18 +21,17 @@ namespace pactrain::internal {
 // The XOR of all ranks' words; all ranks call it with equally many, >= 1.
 // REQUIRES: no step is open. Throws the typed error of the step, on all ranks.
 inline std::vector<uint32_t> ExchangeWords(Session& session,
-                                           const std::vector<uint32_t>& words,
+                                           std::vector<uint32_t> words,
                                            const Digest& layout) {
-  std::vector<uint32_t> received(words.size());
   session.Submit({.bucket = 0,
                   .parts = {{words.data(), words.size()}},
-                  .out = received.data(),
+                  .out = words.data(),  // No copy: states are large.
                   .dtype = DType::kFloat32,
                   .op = Op::kXor,
                   .layout = layout,
                   .last = true});
   session.Wait();
-  return received;
+  return words;
 }
 
 inline size_t WordsFor(uint64_t bytes) { return (bytes + 3) / 4; }
@@ -43,7 +43,7 @@ inline void BroadcastBytes(Session& session, std::span<uint8_t> bytes,
   if (session.rank() == 0) {
     std::memcpy(words.data(), bytes.data(), bytes.size());
   }
-  words = ExchangeWords(session, words, layout);
+  words = ExchangeWords(session, std::move(words), layout);
   std::memcpy(bytes.data(), words.data(), bytes.size());
 }
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
@@ -46,15 +47,23 @@ def broadcast(
     """
     if not tensors:
         return
-    data = np.concatenate([storage.raw_bytes(tensor) for _, tensor in tensors])
     text = "\n".join(f"{n} {tuple(t.shape)} {t.dtype}" for n, t in tensors)
     layout = native.digest_of(f"{title}\n{text}".encode())
-    for first in range(0, data.size, piece_bytes):
-        piece = data[first : first + piece_bytes]
-        sent = words.from_bytes(piece if rank == 0 else np.zeros_like(piece))
-        piece[:] = words.to_bytes(words.exchange(native, sent, layout), piece.size)
+    # As large as all of them; zeros take no memory until they are written.
+    data = words.zeros(sum(tensor.nbytes for _, tensor in tensors))
+    if rank == 0:
+        _fill(data.view(np.uint8), [tensor for _, tensor in tensors])
+    for first in range(0, data.size, piece_bytes // 4):
+        words.exchange(native, data[first : first + piece_bytes // 4], layout)
     if rank != 0:
-        _store([tensor for _, tensor in tensors], torch.from_numpy(data))
+        _store([tensor for _, tensor in tensors], torch.from_numpy(data.view(np.uint8)))
+
+
+def _fill(data: npt.NDArray[np.uint8], tensors: Sequence[Tensor]) -> None:
+    offset = 0
+    for tensor in tensors:
+        data[offset : offset + tensor.nbytes] = storage.raw_bytes(tensor)
+        offset += tensor.nbytes
 
 
 def _store(tensors: Sequence[Tensor], data: Tensor) -> None:
@@ -62,9 +71,10 @@ def _store(tensors: Sequence[Tensor], data: Tensor) -> None:
     # As DDP does: a buffer that autograd has saved is not "modified in place".
     with torch.no_grad(), _unsafe_preserve_version_counter(tuple(tensors)):
         for tensor in tensors:
-            size = tensor.numel() * tensor.element_size()
-            piece = data[offset : offset + size].clone()
-            offset += size
+            piece = data[offset : offset + tensor.nbytes]
+            if offset % tensor.element_size():
+                piece = piece.clone()  # No view of its type can begin there.
+            offset += tensor.nbytes
             if storage.is_dense(tensor):
                 target = tensor.as_strided((tensor.numel(),), (1,))
                 target.copy_(piece.view(tensor.dtype))

@@ -16,28 +16,26 @@ Words = npt.NDArray[np.uint32]
 
 
 def exchange(native: NativeSession, words: Words, layout: Digest) -> Words:
-    """The XOR of all ranks' words. All ranks call it with equally many.
+    """The XOR of all ranks' words, in the place of this rank's: first states are as
+    large as a model. All ranks call it with equally many.
 
-    REQUIRES: no step is open.
-    Raises: the typed error of the step, on all ranks.
+    REQUIRES: no step is open; `words` are contiguous.
+    Raises: the typed error of the step, on all ranks; `words` are as before.
     """
-    sent = np.ascontiguousarray(words, dtype=np.uint32)
-    received = np.empty_like(sent)
-    parts = [Part(sent.ctypes.data, sent.size)]
-    native.submit(
-        0, parts, received.ctypes.data, DType.FLOAT32, Op.XOR, layout, True, None
-    )
+    at = words.ctypes.data
+    parts = [Part(at, words.size)]
+    native.submit(0, parts, at, DType.FLOAT32, Op.XOR, layout, True, None)
     native.wait()
-    return received
+    return words
 
 
 def from_bytes(data: npt.NDArray[np.uint8]) -> Words:
     """Bytes as words, the last one filled with zeros."""
-    padded = np.zeros(-(-data.size // 4) * 4, dtype=np.uint8)
-    padded[: data.size] = data
-    return padded.view(np.uint32)
+    padded = zeros(data.size)
+    padded.view(np.uint8)[: data.size] = data
+    return padded
 
 
-def to_bytes(words: Words, size: int) -> npt.NDArray[np.uint8]:
-    """The first `size` bytes of words."""
-    return words.view(np.uint8)[:size]
+def zeros(size: int) -> Words:
+    """As many as so many bytes need."""
+    return np.zeros(-(-size // 4), dtype=np.uint32)
