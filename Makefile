@@ -118,9 +118,10 @@ report-scale: build  ## Step times on four emulated topologies, what is missing 
 	@$(PYTHON) -m bench.evidence.scale --measure
 	@$(PYTHON) -m bench.evidence.scale
 
-report-times: build  ## Seconds per step at the paper's shapes on emulated links, what is missing of them; splittable, ends with a line of JSON (NETWORKS=vgg19 RATES=100 ROWS=a,b AGAIN=1).
+report-times: build  ## Seconds per step at the paper's shapes on emulated links, what is missing of them; splittable, ends with a line of JSON (NETWORKS=vgg19 RATES=100 ROWS=a,b TOPOLOGIES=chain,star AGAIN=1).
 	@$(PYTHON) -m bench.evidence.step_times $(if $(NETWORKS),--networks=$(NETWORKS)) \
-	  $(if $(RATES),--rates=$(RATES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
+	  $(if $(RATES),--rates=$(RATES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again) \
+	  $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES))
 
 report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
 	@$(PYTHON) -m bench.evidence.many

@@ -52,7 +52,7 @@ def entry(row: str, network: str, times: float = 1.1, rate: float = RATE) -> dic
     seconds = times * found.bound
     sent = found.bytes_per_element * NETWORKS[network].elements
     return {"row": row, "rate_mbps": rate, "seconds": seconds, "steps": [seconds] * 2,
-            "link_bytes": [sent, 1.0], "machine_cpu_seconds": seconds, "processors": 2,
+            "link_bytes": [sent, 1.0] * 2, "machine_cpu_seconds": seconds, "processors": 2,
             "commit": "abc", "date": "2026-11-26", "machine": "this"}  # fmt: skip
 
 
@@ -200,9 +200,9 @@ def test_what_a_step_does_beside_its_sleep_makes_it_no_longer(
 def test_a_file_has_all_that_was_measured_so_far(tmp_path: Path) -> None:
     Record("vgg19", tmp_path).add(entry("ddp", "vgg19"))
     Record("vgg19", tmp_path).add(entry("fp16", "vgg19"))
-    found = step_times.read_times(tmp_path)
+    found = step_times.read_times(folder=tmp_path)
     assert [e["row"] for e in found["vgg19"]["rows"]] == ["fp16", "ddp"]
-    assert [path.name for path in tmp_path.iterdir()] == ["vgg19.json"]
+    assert [path.name for path in (tmp_path / "chain").iterdir()] == ["vgg19.json"]
 
 
 def test_rows_that_memory_cannot_hold_are_left_out_by_name(
@@ -230,24 +230,51 @@ def test_what_is_not_known_is_refused(
 
 
 def test_the_last_line_has_the_worst_network_and_what_cannot_be() -> None:
-    few_bytes = entry("fp16", "vgg19") | {"link_bytes": [1e6]}
+    few_bytes = entry("fp16", "vgg19") | {"link_bytes": [1e6] * 4}
     too_fast = entry("ddp", "vgg19", 0.5)
-    line = summary({"vgg19": content("vgg19", entry("levels7-0.5", "vgg19", 1.1), few_bytes),
-                    "resnet18": content("resnet18", entry("levels7-0.5", "resnet18", 1.2)),
-                    "resnet152": content("resnet152", too_fast | {"row": "ddp"})})  # fmt: skip
+    line = summary({"chain": {
+        "vgg19": content("vgg19", entry("levels7-0.5", "vgg19", 1.1), few_bytes),
+        "resnet18": content("resnet18", entry("levels7-0.5", "resnet18", 1.2)),
+        "resnet152": content("resnet152", too_fast | {"row": "ddp"})}})  # fmt: skip
     assert {key: line[key] for key in ("networks", "rows", "hours")} == {
         "networks": 3, "rows": 4, "hours": 0.3}  # fmt: skip
     assert line["worst_over_bound_levels"] == pytest.approx(1.2)
     assert len(line["wrong"]) == 2
-    assert line["wrong"][0].startswith("vgg19, fp16 at 100 Mbps: 0.0")
+    assert line["wrong"][0].startswith("vgg19, chain, fp16 at 100 Mbps: 0.0")
     assert json.dumps(line)
 
 
 def test_agents_may_pack_or_not_where_links_are_fast() -> None:
     fast = entry("levels7-0.5", "vgg19", 9, rate=1000.0)
-    coded = fast | {"link_bytes": [0.5 * NETWORKS["vgg19"].elements * 2.35 / 8]}
-    assert summary({"vgg19": content("vgg19", fast)})["wrong"] == []
-    assert summary({"vgg19": content("vgg19", coded)})["wrong"] == []
+    coded = fast | {"link_bytes": [0.5 * NETWORKS["vgg19"].elements * 2.35 / 8] * 4}
+    assert summary({"chain": {"vgg19": content("vgg19", fast)}})["wrong"] == []
+    assert summary({"chain": {"vgg19": content("vgg19", coded)}})["wrong"] == []
+
+
+def test_of_a_link_with_a_slow_direction_that_one_counts() -> None:
+    """Bytes that the fast direction could not have sent in time are wrong, too."""
+    found = formula("hier_fp32", "vgg19", 100.0, "asymmetric")
+    sent = found.bytes_per_element * NETWORKS["vgg19"].elements
+    row = entry("hier_fp32", "vgg19") | {"rate_mbps": 100.0, "link_bytes": [sent, sent]}
+    places = {seconds: {"asymmetric": {"vgg19": content("vgg19", row | {"seconds": seconds})}}
+              for seconds in (1.01 * found.bound, 0.9 * found.bound)}  # fmt: skip
+    assert [len(summary(place)["wrong"]) for place in places.values()] == [0, 1]
+    assert found.bound == pytest.approx(5 * formula("hier_fp32", "vgg19", 100.0).bound)
+
+
+def test_a_cluster_has_its_own_rate_whatever_is_asked_for() -> None:
+    known = topologies()
+    assert step_times.rates_of(known["cluster"], [100.0, 500.0]) == [10_000.0]
+    assert step_times.rates_of(known["star"], [100.0, 500.0]) == [100.0, 500.0]
+
+
+def test_the_page_shows_rows_that_were_run_elsewhere_and_only_those() -> None:
+    found = Evidence({}, {}, topologies(), elsewhere={
+        "star": {"vgg19": content("vgg19", entry("fp16", "vgg19", rate=500.0))}})  # fmt: skip
+    said = step_times_tables.elsewhere(found)
+    assert said.count("<details>") == 3 and said.count("not run yet (`make report-times`)") == 2
+    table = next(part for part in said.split("</details>") if "Star of five" in part)
+    assert "500 Mbps" in table and "DDP, fp16 hook" in table and "PowerSGD" not in table
 
 
 def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:

@@ -43,6 +43,8 @@ class Evidence:
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Rate: figures.
     codec_gb_per_s: float = 0.0
     times: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Network: step_times.
+    # By topology: the same, where that is not the paper's.
+    elsewhere: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)  # Of the rate, where it was tuned.
     others: Sequence[Piece] = ()  # With factors that were not chosen.
     starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # After pre-training.
@@ -191,9 +193,10 @@ class Evidence:
         return {"mean": fmean(map(fmean, found)) if found else None,
                 "upper95": max(known) if known and len(known) == len(uppers) else None}  # fmt: skip
 
-    def timed(self, network: str, row: str, rate: float) -> Piece | None:
+    def timed(self, network: str, row: str, rate: float, topology: str = TOPOLOGY) -> Piece | None:
         """What `make report-times` measured of it; None: not run."""
-        entries = self.times.get(network, {}).get("rows", [])
+        times = self.times if topology == TOPOLOGY else self.elsewhere.get(topology, {})
+        entries = times.get(network, {}).get("rows", [])
         return next((e for e in entries if (e["row"], e["rate_mbps"]) == (row, rate)), None)
 
     def over_bound(self, row: str, rate: float = 100.0) -> dict[str, float]:

@@ -28,6 +28,7 @@ from bench.evidence.methods import ROWS
 from bench.evidence.runs import read_runs
 from bench.evidence.scale_tables import title
 from bench.evidence.shapes import NETWORKS
+from bench.evidence.step_times_plan import TOPOLOGY
 from bench.evidence.steps import read_pieces, read_starts, read_targets
 from bench.evidence.times import RATES_MBPS
 from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
@@ -60,8 +61,9 @@ def read_evidence() -> Evidence:
     pieces, targets = read_pieces(), read_targets()
     factors = tuning.best_factors(pieces, targets)
     taken, others = tuning.split(pieces, factors)
+    elsewhere = {name: step_times.read_times(name) for name in topologies() if name != TOPOLOGY}
     return Evidence(taken, targets, topologies(), measured, rate, step_times.read_times(),
-                    factors=factors, others=others, starts=read_starts())  # fmt: skip
+                    elsewhere, factors=factors, others=others, starts=read_starts())  # fmt: skip
 
 
 def read_at_scale() -> tables.AtScale:
@@ -81,7 +83,7 @@ def quick(evidence: Evidence) -> int:
     found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
     evidence.measured = {**evidence.measured, "100mbit": found}
     status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER)
-    evidence.times = step_times.renewed(evidence.times, step_times.read_times(QUICK_FOLDER))
+    evidence.times = step_times.renewed(evidence.times, step_times.read_times(folder=QUICK_FOLDER))
     return status
 
 

@@ -44,7 +44,8 @@ def hours_words(
     """What the page's own figures took; those of other commands are in their files."""
     alone = [piece for (name, _), piece in experiments.items() if name not in ROWS]
     virtual = sum(p["cpu_seconds"] for p in (*evidence.pieces.values(), *evidence.others, *alone))
-    linked = sum(one["wall_seconds"] for one in evidence.times.values())
+    places = (evidence.times, *evidence.elsewhere.values())
+    linked = sum(one["wall_seconds"] for place in places for one in place.values())
     linked += sum(run["wall_seconds"] for run in runs)
     return (f"With the experiments' {len(alone)} pieces this page's virtual workers took "
             f"{virtual / 3600:.1f} CPU hours, and real agents {linked / 3600:.1f} hours on "

@@ -1,9 +1,9 @@
 """make report-times: seconds per step at the paper's shapes, on emulated links, with real agents.
 
-Eight trainers in the paper's chain of three sites, an agent each, TLS: random gradients of
-each network's sizes, and the reference accelerator's compute slept. Into one file for each
-network; rows and rates that are there are not measured again (but with --again), so it may be
-stopped and go on.
+Eight trainers in the paper's chain of three sites, or another topology; an agent in each site,
+TLS: random gradients of each network's sizes, and the reference accelerator's compute slept.
+Into one file for each topology and network; rows and rates that are there are not measured
+again (but with --again), so it may be stopped and go on.
 
   python -m bench.evidence.step_times --networks=resnet18,vgg19 --rates=1000 --rows=levels7-0.5,ddp
 
@@ -16,6 +16,7 @@ Needs root for network namespaces, and memory for eight trainers at once: for Vi
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -51,9 +52,9 @@ from bench.launch import SILENT_SECONDS, events, start_trainers
 from bench.processes import Children, ProcessError, interrupt_on_signals
 from bench.results import processor
 from bench.testbed import NamespaceTestbed, TestbedError, why_no_namespaces
-from bench.topologies import topologies
+from bench.topologies import Topology, topologies
 
-FOLDER = ROOT / "bench" / "results" / "evidence" / "times" / TOPOLOGY
+FOLDER = ROOT / "bench" / "results" / "evidence" / "times"
 JOB = "times"
 # For what a row that says nothing meanwhile does on few processors: making masks, warming up.
 SILENT_SECONDS_PER_ELEMENT = 6e-6
@@ -62,14 +63,20 @@ USABLE = 0.95  # Of the memory that is there. ViT-B/16's rows of ours took 18.8 
 GATHERED = 3.0
 
 
-def path_of(network: str, folder: Path = FOLDER) -> Path:
-    return folder / f"{network}.json"
+def path_of(network: str, topology: str = TOPOLOGY, folder: Path = FOLDER) -> Path:
+    return folder / topology / f"{network}.json"
 
 
-def read_times(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
-    """What was measured, by network, in the order of NETWORKS."""
-    paths = {name: path_of(name, folder) for name in NETWORKS}
+def read_times(topology: str = TOPOLOGY, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """What was measured there, by network, in the order of NETWORKS."""
+    paths = {name: path_of(name, topology, folder) for name in NETWORKS}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def rates_of(topology: Topology, asked: Sequence[float]) -> list[float]:
+    """Its own, if it has one whatever is asked for."""
+    own = topology.layout.own_mbps
+    return [own] if own else list(asked)
 
 
 def renewed(
@@ -91,13 +98,14 @@ class Record:
 
     network: str
     folder: Path
+    topology: str = TOPOLOGY
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
-        path = path_of(self.network, self.folder)
+        path = path_of(self.network, self.topology, self.folder)
         network = NETWORKS[self.network]
         self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {
-            "network": self.network, "topology": TOPOLOGY, "elements": network.elements,
+            "network": self.network, "topology": self.topology, "elements": network.elements,
             "compute_seconds": network.compute_seconds, "wall_seconds": 0.0, "rows": [],
         }  # fmt: skip
         self._wall_before = self.content["wall_seconds"]
@@ -107,21 +115,21 @@ class Record:
         self.content["wall_seconds"] = round(
             self._wall_before + time.monotonic() - self._started, 1
         )
-        path = path_of(self.network, self.folder)
+        path = path_of(self.network, self.topology, self.folder)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(self.content, indent=1) + "\n")
         partial.replace(path)
 
 
-def formula(row: str, network: str, rate: float, codec_gb_per_s: float = 0.0) -> StepTime:
-    return step_time(formula_of(row), NETWORKS[network], topologies()[TOPOLOGY], rate,
-                     codec_gb_per_s)  # fmt: skip
+def formula(row: str, network: str, rate: float, topology: str = TOPOLOGY) -> StepTime:
+    """Encoding is not charged."""
+    return step_time(formula_of(row), NETWORKS[network], topologies()[topology], rate, 0.0)
 
 
-def why_too_large(network: str, row: str) -> str | None:
+def why_too_large(network: str, row: str, topology: str = TOPOLOGY) -> str | None:
     """None: it fits into this machine's memory, as it is now."""
-    layout, cost = topologies()[TOPOLOGY].layout, cost_of(row)
+    layout, cost = topologies()[topology].layout, cost_of(row)
     gathered = GATHERED * layout.world * cost.keep if cost.how == "gather" else 0.0
     needed = agent_memory.needed_bytes(NETWORKS[network].elements, layout.world,
                                        sum(layout.hosts), is_ours(row), gathered)  # fmt: skip
@@ -135,10 +143,10 @@ def why_too_large(network: str, row: str) -> str | None:
 
 def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
     """Rates of each row. ProcessError, TestbedError: something failed; what came before is kept."""
-    layout = topologies()[TOPOLOGY].layout
+    layout = topologies()[record.topology].layout
     network = NETWORKS[record.network]
-    expected = {row: {f"{rate:g}": formula(row, record.network, rate).seconds for rate in rates}
-                for row, rates in wanted.items()}  # fmt: skip
+    expected = {row: {f"{rate:g}": formula(row, record.network, rate, record.topology).seconds
+                      for rate in rates} for row, rates in wanted.items()}  # fmt: skip
     slowest = layout.slowest(min(rate for rates in wanted.values() for rate in rates))
     longest = max(seconds for rates in expected.values() for seconds in rates.values())
     silent = SILENT_SECONDS + network.elements * SILENT_SECONDS_PER_ELEMENT + 9 * longest
@@ -153,52 +161,65 @@ def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
         certificates(bed, pki)
         middle = bed.hosts[len(bed.hosts) // 2]
         cluster = start_cluster(bed, children, Path(name), middle, risk="exact", pki=pki)
+        shares = dataclasses.replace(layout, own_mbps=0.0).link_rates(1.0)
         argv = ["-m", "bench.evidence.step_times_train", f"--network={record.network}",
                 f"--wanted={json.dumps(expected)}", f"--core={bed.core}",
-                *(f"--share={there}:{back}" for there, back in layout.link_rates(1.0)),
+                *(f"--share={there}:{back}" for there, back in shares),
                 *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
         first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
         for event in events(first, children, silent):
             event.pop("event")
             record.add({**event, "commit": commit, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
                         "machine": processor(), "processors": os.cpu_count() or 1})  # fmt: skip
-            print(words(record.network, event), flush=True)
+            print(words(record, event), flush=True)
         children.check()
 
 
-def words(network: str, entry: Entry) -> str:
+def words(record: Record, entry: Entry) -> str:
     row, rate, seconds = entry["row"], entry["rate_mbps"], entry["seconds"]
-    over = seconds / formula(row, network, rate).bound
-    return (f"{network}, {rate:g} Mbps: {row:<12}{seconds:>9.4f} s, {over:.3f} of its bound, "
-            f"{len(entry['steps'])} steps")  # fmt: skip
+    over = seconds / formula(row, record.network, rate, record.topology).bound
+    return (f"{record.network}, {record.topology}, {rate:g} Mbps: {row:<12}{seconds:>9.4f} s, "
+            f"{over:.3f} of its bound, {len(entry['steps'])} steps")  # fmt: skip
 
 
-def summary(times: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The last line, of all that is there."""
-    over, wrong = [], []
-    for network, content in times.items():
-        for entry in content["rows"]:
-            row, rate = entry["row"], entry["rate_mbps"]
-            found = formula(row, network, rate)
-            if (row, rate) == (OURS, RATES_MBPS[0]):
-                over.append(entry["seconds"] / found.bound)
+def counted_seconds(topology: Topology, entry: Entry) -> float:
+    """That the bytes counted take on the link and direction where they take longest."""
+    rates = [rate for pair in topology.layout.link_rates(entry["rate_mbps"]) for rate in pair]
+    return max(bound_seconds(sent, rate) for sent, rate
+               in zip(entry["link_bytes"], rates, strict=True))  # fmt: skip
+
+
+def summary(places: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The last line, of all that is there: by topology and network."""
+    over, wrong, rows, seconds, networks = [], [], 0, 0.0, set()
+    for name, times in places.items():
+        topology = topologies()[name]
+        for network, content in times.items():
+            networks.add(network)
+            rows += len(content["rows"])
+            seconds += content["wall_seconds"]
             elements = NETWORKS[network].elements
-            counted = bound_seconds(max(entry["link_bytes"]), rate)
-            why = wrong_with(entry, elements, found.bytes_per_element * elements, counted)
-            if why is not None:
-                wrong.append(f"{network}, {why}")
+            for entry in content["rows"]:
+                row, rate = entry["row"], entry["rate_mbps"]
+                found = formula(row, network, rate, name)
+                if (name, row, rate) == (TOPOLOGY, OURS, RATES_MBPS[0]):
+                    over.append(entry["seconds"] / found.bound)
+                counted = counted_seconds(topology, entry)
+                why = wrong_with(entry, elements, found.bytes_per_element * elements, counted)
+                if why is not None:
+                    wrong.append(f"{network}, {name}, {why}")
     return {
-        "networks": len(times),
-        "rows": sum(len(content["rows"]) for content in times.values()),
+        "networks": len(networks),
+        "rows": rows,
         "worst_over_bound_levels": round(max(over), 3) if over else None,
-        "hours": round(sum(content["wall_seconds"] for content in times.values()) / 3600, 2),
+        "hours": round(seconds / 3600, 2),
         "wrong": wrong,
     }
 
 
 def measure(
     networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
-    again: bool = False, folder: Path = FOLDER,
+    again: bool = False, folder: Path = FOLDER, topology: str = TOPOLOGY,
 ) -> int:  # fmt: skip
     """What is missing of it; the exit status: 1 if a row was too large or something failed.
 
@@ -206,7 +227,7 @@ def measure(
     """
     status = 0
     for name in networks:
-        record = Record(name, folder)
+        record = Record(name, folder, topology)
         wanted = missing([] if again else record.content["rows"], rows, rates)
         if not wanted:
             continue
@@ -214,7 +235,7 @@ def measure(
             print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
             return 1
         for row in list(wanted):
-            if (why := why_too_large(name, row)) is not None:
+            if (why := why_too_large(name, row, topology)) is not None:
                 print(f"report-times: {why}", file=sys.stderr)
                 del wanted[row]
                 status = 1
@@ -236,12 +257,14 @@ def main(argv: Sequence[str]) -> int:
     )
     all_rates = [f"{rate:g}" for rate in RATES_MBPS]
     parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--topologies", default=TOPOLOGY)
     parser.add_argument("--rates", default=",".join(all_rates), help="in Mbps")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--again", action="store_true", help="measure also what is there")
     options = parser.parse_args(argv)
     try:
         networks = chosen("networks", options.networks, NETWORKS)
+        names = chosen("topologies", options.topologies, topologies())
         rates = list(map(float, chosen("rates", options.rates, all_rates)))
         rows = chosen("rows", options.rows, ROWS)
     except ValueError as error:
@@ -249,11 +272,12 @@ def main(argv: Sequence[str]) -> int:
         return 2
     interrupt_on_signals()
     try:
-        status = measure(networks, rows, rates, options.again)
+        status = max(measure(networks, rows, rates_of(topologies()[name], rates), options.again,
+                             topology=name) for name in names)  # fmt: skip
     except KeyboardInterrupt:
         print("report-times: interrupted; what was measured is kept", file=sys.stderr)
         return 130
-    found = summary(read_times())
+    found = summary({name: read_times(name) for name in topologies()})
     print(json.dumps(found))
     return 1 if found["wrong"] else status
 

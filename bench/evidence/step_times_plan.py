@@ -15,7 +15,7 @@ from bench.evidence.shapes import Network
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost
 from bench.exchange_layout import LEVELS_BITS
 
-TOPOLOGY = "chain"  # The paper's; elsewhere times are by formula.
+TOPOLOGY = "chain"  # The paper's, on which the goals are.
 BUCKETS = "ddp_buckets"
 OURS = "levels7-0.5"  # Whose bound is a goal.
 # Ours first, then what is soonest over: whoever stops early has the goals' rows. Last is what

@@ -25,8 +25,8 @@ def title(row: str) -> str:
     return TITLES.get(row) or METHODS[row].title
 
 
-def _formula(evidence: Evidence, row: str, network: str, rate: float) -> StepTime:
-    return step_time(formula_of(row), NETWORKS[network], evidence.topologies[TOPOLOGY], rate,
+def _formula(evidence: Evidence, row: str, network: str, rate: float, topology: str) -> StepTime:
+    return step_time(formula_of(row), NETWORKS[network], evidence.topologies[topology], rate,
                      evidence.codec_gb_per_s)  # fmt: skip
 
 
@@ -35,16 +35,14 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(texts))
 
 
-def table_of(evidence: Evidence, rate: float) -> str:
-    """Of all rows and networks at a rate."""
+def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY) -> str:
+    """Of all networks at a rate; elsewhere than on the paper's chain of rows that were run."""
     lines = []
     for row in ROWS:
         cells, sent, busy = [], [], []
         for network in NETWORKS:
-            found, formula = (
-                evidence.timed(network, row, rate),
-                _formula(evidence, row, network, rate),
-            )
+            found = evidence.timed(network, row, rate, topology)
+            formula = _formula(evidence, row, network, rate, topology)
             if found is None:
                 cells.append(NOT_RUN)
                 continue
@@ -53,7 +51,8 @@ def table_of(evidence: Evidence, rate: float) -> str:
             elements = NETWORKS[network].elements
             sent.append(max(found["link_bytes"]) / (formula.bytes_per_element * elements))
             busy.append(_busy(found))
-        lines.append([title(row), *cells, _range(sent), _range(busy)])
+        if sent or topology == TOPOLOGY:
+            lines.append([title(row), *cells, _range(sent), _range(busy)])
     return table([f"{rate:g} Mbps, measured / formula in seconds",
                   *(network.title for network in NETWORKS.values()),
                   "bytes counted, of the formula's", "processors at work"], lines)  # fmt: skip
@@ -64,18 +63,28 @@ def _busy(found: Piece) -> float:
     return float(found["machine_cpu_seconds"] / (found["processors"] * found["seconds"]))
 
 
-def section(evidence: Evidence) -> str:
+def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
     """How long the links were in use, and a table for each rate; or that there is none."""
-    entries = [entry for one in evidence.times.values() for entry in one["rows"]]
+    there = evidence.times if topology == TOPOLOGY else evidence.elsewhere.get(topology, {})
+    entries = [entry for one in there.values() for entry in one["rows"]]
     if not entries:
         return f"At these shapes: {NOT_RUN} (`make report-times`)."
-    hours = sum(one["wall_seconds"] for one in evidence.times.values()) / 3600
+    hours = sum(one["wall_seconds"] for one in there.values()) / 3600
     machines = sorted({entry["machine"] for entry in entries})
     commits = sorted({entry["commit"] for entry in entries})
-    there = {entry["rate_mbps"] for entry in entries}
+    rates = sorted({entry["rate_mbps"] for entry in entries})
     words = (f"Hours on the links: {hours:.2f}, set-up among them. {'; '.join(machines)}; "
              f"commit {', '.join(commits)}.")  # fmt: skip
-    return "\n\n".join([words, *(table_of(evidence, r) for r in RATES_MBPS if r in there)])
+    return "\n\n".join([words, *(table_of(evidence, rate, topology) for rate in rates)])
+
+
+def elsewhere(evidence: Evidence) -> str:
+    """On the other topologies, of which each has a fold."""
+    return "\n\n".join(
+        f"<details><summary>{topology.title[0].upper()}{topology.title[1:]}</summary>\n\n"
+        f"{section(evidence, name)}\n\n</details>"
+        for name, topology in evidence.topologies.items() if name != TOPOLOGY
+    )  # fmt: skip
 
 
 def missing_words(evidence: Evidence) -> str:

@@ -368,6 +368,7 @@ def page(
         times=times_table(evidence, "chain", 100.0),
         packed_above=f"{PACKED_ABOVE_MBPS:g}",
         timed=step_times_tables.section(evidence),
+        timed_elsewhere=step_times_tables.elsewhere(evidence),
         timed_missing=step_times_tables.missing_words(evidence),
         measured=measured_table(evidence),
         real_compute=f"{COMPUTE_SECONDS:g}",
