@@ -159,15 +159,16 @@ struct Ready {
   bool operator==(const Ready&) const = default;
 };
 
-// The sender still waits for trainers of its own, so whoever waits for its data
-// waits on. Said again while it is so.
+// The sender still waits for trainers of its own, or data of the attempt still
+// reaches it over a slow link, so whoever waits for its data or its vote waits
+// on. Said again while it is so.
 struct Late {
   static constexpr uint8_t kKind = 10;
   Digest generation;
   uint16_t model = 0;
   uint64_t step = 0;
   uint16_t attempt = 0;
-  std::string missing;  // Whom it waits for.
+  std::string missing;  // Whom it waits for; empty: data reaches it.
   bool operator==(const Late&) const = default;
 };
 

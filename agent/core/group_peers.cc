@@ -48,6 +48,11 @@ void GroupState::RepeatOwnWord(int member) {
   }
 }
 
+bool GroupState::Receives() const {
+  return open_since_ && local_.complete() && !detached_ && !own_abort_ &&
+         !own_vote_ && received_at_ >= last_repeat_;
+}
+
 bool GroupState::AllReady() const {
   for (size_t m = 0; m < peers_.size(); ++m) {
     if (static_cast<int>(m) != me() && !peers_[m].ready) return false;
@@ -263,7 +268,12 @@ void GroupState::OnLate(int member, const Late& late, absl::Duration now) {
   if (Classify(late.step, late.attempt) != When::kNow) return;
   peers_[member].late = late.missing;
   peers_[member].late_at = now;
-  if (open_since_) last_progress_ = now;
+  // Data that reaches it is bounded as a late trainer is: nobody sees whether
+  // its word is true.
+  if (open_since_ && (!late.missing.empty() ||
+                      now - *open_since_ < options_->straggler_timeout)) {
+    last_progress_ = now;
+  }
 }
 
 size_t GroupState::HoldLimit() const {
@@ -317,7 +327,7 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
     return;
   }
   if (own_abort_.has_value() && !PT_WEAKENED(VoteAfterAbort)) return;
-  last_progress_ = now;
+  last_progress_ = received_at_ = now;
   std::optional<Problem> problem;
   const uint32_t bucket = frame.header.bucket;
   if (!local_.Expects(bucket)) {

@@ -67,6 +67,7 @@ GroupState::GroupState(const Options* options, protocol::StartGeneration start,
       exchange_(NewExchange()),
       ballot_(names_),
       last_progress_(now),
+      received_at_(-absl::InfiniteDuration()),
       last_repeat_(now),
       last_waiting_(now),
       last_report_(now) {

@@ -214,6 +214,8 @@ class GroupState {
             decltype(protocol::GroupControl::body) body);  // If connected.
   void TellAll(const decltype(protocol::GroupControl::body)& body);
   void RepeatOwnWord(int member);
+  // Since it last repeated its word it has received data of the open attempt.
+  bool Receives() const;
 
   // group_attempts.cc
   void BeginAttempt(absl::Duration now);
@@ -293,6 +295,7 @@ class GroupState {
   std::optional<protocol::Abort> own_abort_;
   std::optional<absl::Duration> open_since_;  // Set: something of it was heard.
   absl::Duration last_progress_;
+  absl::Duration received_at_;  // Of a frame of an open attempt.
   absl::Duration aborted_at_;
   std::optional<absl::Duration> awaits_since_;  // A decision, in this step.
   bool awaited_in_vain_ = false;  // No decision or mask vote has come since.

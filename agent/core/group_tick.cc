@@ -28,6 +28,7 @@ void GroupState::Tick(double slowest_link, absl::Duration now) {
   if (ended_) return;
   slowest_link_ = slowest_link;
   if (now - last_repeat_ >= options_->resolution_timeout() / 5) {
+    const bool receives = Receives();
     last_repeat_ = now;
     for (size_t m = 0; m < peers_.size(); ++m) {
       if (static_cast<int>(m) == me()) continue;
@@ -36,6 +37,12 @@ void GroupState::Tick(double slowest_link, absl::Duration now) {
              protocol::Ready{digest_, generation_.group.model, false});
       }
       RepeatOwnWord(static_cast<int>(m));
+      // Who has all it needs hears nothing else of one behind a slow link.
+      if (receives) {
+        Tell(static_cast<int>(m),
+             protocol::Late{digest_, generation_.group.model, step_, attempt_,
+                            ""});
+      }
     }
   }
   Tell(collective_.Tick(now));
