@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, running
+from conftest import running
 from daemons import Cluster, Daemon
 from elastic import STOP, equal, eventually, logged, on, pair, stopped, values
 from patience import PATIENCE_SECONDS
@@ -47,7 +47,7 @@ class SteppedClocks:
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
     """With certificates of a job key, since those are valid by the clock."""
-    with running(sites=2, agent_flags=SHORT, keyed=True) as cluster:
+    with running(sites=2, keyed=True) as cluster:
         yield cluster
 
 

@@ -169,7 +169,8 @@ def test_agents_that_followed_an_older_copy_are_started_anew_on_the_newest(
     on(*ranks)
     for rank in ranks:
         rank.wait_said(2 * STOP)
-    for agent in own_cluster.agents:  # First: what one of these says stops the coordinator, too.
+    # Before it is there: by the word of one of these the coordinator would listen to no rank.
+    for agent in own_cluster.agents:
         agent.kill()
     newest = states.put(copy)
     for agent in own_cluster.agents:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, running
+from conftest import running
 from daemons import Cluster, no_mounts
 from elastic import STOP, equal, logged, on, pair, stopped, values
 
@@ -20,7 +20,7 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
     """With certificates, as whoever looks for a name needs them."""
-    with running(sites=2, agent_flags=SHORT, keyed=True) as cluster:
+    with running(sites=2, keyed=True) as cluster:
         yield cluster
 
 
