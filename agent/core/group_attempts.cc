@@ -44,6 +44,7 @@ void GroupState::BeginAttempt(absl::Duration now) {
   own_abort_.reset();
   for (Peer& peer : peers_) peer.late.clear();
   last_progress_ = now;
+  received_at_ = -absl::InfiniteDuration();
   OpenBuckets(now);
   ReplayEarly(now);
 }

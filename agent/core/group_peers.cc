@@ -268,10 +268,8 @@ void GroupState::OnLate(int member, const Late& late, absl::Duration now) {
   if (Classify(late.step, late.attempt) != When::kNow) return;
   peers_[member].late = late.missing;
   peers_[member].late_at = now;
-  // Data that reaches it is bounded as a late trainer is: nobody sees whether
-  // its word is true.
-  if (open_since_ && (!late.missing.empty() ||
-                      now - *open_since_ < options_->straggler_timeout)) {
+  // Nobody here sees whether its word is true.
+  if (open_since_ && now - *open_since_ < options_->straggler_timeout) {
     last_progress_ = now;
   }
 }

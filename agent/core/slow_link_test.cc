@@ -73,7 +73,8 @@ TEST_F(SlowLinkTest, DataThatReachesNobodyAnyMoreIsAStall) {
   }
 }
 
-// One that says so and sends no vote either: by its word alone.
+// One that says so and sends no vote either: by its word alone. Nor does it
+// help to have named a late trainer meanwhile.
 TEST_F(SlowLinkTest, TheWordThatDataArrivesIsBelievedForSoLong) {
   Begin();
   for (int n = 0; n < 2; ++n) Submit(n, OneBucket(10, kElements));
@@ -81,9 +82,11 @@ TEST_F(SlowLinkTest, TheWordThatDataArrivesIsBelievedForSoLong) {
   const auto lie = [&] {
     now_ += absl::Seconds(1);
     for (uint16_t attempt = 1; attempt <= protocol::kMaxAttempts; ++attempt) {
-      const protocol::Late arrives{generation_.ComputeDigest(), 0, 10, attempt,
-                                   ""};
-      Give(x_, PeerControl{"y", {generation_.group, arrives}});
+      for (const char* missing : {"rank 1 has not submitted", ""}) {
+        const protocol::Late late{generation_.ComputeDigest(), 0, 10, attempt,
+                                  missing};
+        Give(x_, PeerControl{"y", {generation_.group, late}});
+      }
     }
     Give(x_, Tick{});
     queue_.clear();
