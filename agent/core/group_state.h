@@ -7,8 +7,9 @@
 //   - One who has moved on answers an old vote or abort with its certificate,
 //   or
 //     with its own abort of that attempt; members are never further apart.
-//   - A member whose own trainers are late says so, and nobody takes the wait
-//   for a stall; it is bounded by the straggler timeout.
+//   - A member whose own trainers are late, or that data still reaches, says
+//   so, and nobody takes the wait for a stall; it is bounded by the straggler
+//   timeout.
 //   - An attempt fails only by the aborts of all members; the worst cause of
 //   all
 //     decides between a retry, DENSE, a refused step and the end.
