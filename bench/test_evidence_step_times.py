@@ -275,6 +275,7 @@ def test_the_page_shows_rows_that_were_run_elsewhere_and_only_those() -> None:
     assert said.count("<details>") == 3 and said.count("not run yet (`make report-times`)") == 2
     table = next(part for part in said.split("</details>") if "Star of five" in part)
     assert "500 Mbps" in table and "DDP, fp16 hook" in table and "PowerSGD" not in table
+    assert step_times_tables.missing_words(found).endswith("topologies: VGG19 1.")
 
 
 def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
@@ -334,6 +335,7 @@ def test_the_tables_have_the_measured_beside_the_formula() -> None:
     assert text.count("100 Mbps") == 1 and "500 Mbps" not in text
     assert "Hours on the links: 0.10" in text
     assert "Of 156 step times at the paper's shapes 1 " in step_times_tables.missing_words(found)
+    assert step_times_tables.missing_words(found).endswith("topologies: none.")
 
 
 def test_what_peers_take_on_processors_is_of_the_measured_alone() -> None:
