@@ -52,6 +52,7 @@ absl::StatusOr<Member> FromProto(const v1::Member& proto) {
 v1::Plan ToProto(const Plan& plan) {
   v1::Plan proto;
   proto.set_swap(plan.swap);
+  proto.set_even_chunks(plan.even_chunks);
   for (const Plan::Tree& tree : plan.trees) {
     v1::Plan::Tree* out = proto.add_trees();
     for (uint16_t parent : tree.parent) out->add_parent(parent);
@@ -62,6 +63,7 @@ v1::Plan ToProto(const Plan& plan) {
 absl::StatusOr<Plan> FromProto(const v1::Plan& proto) {
   Plan plan;
   plan.swap = proto.swap();
+  plan.even_chunks = proto.even_chunks();
   RETURN_IF_ERROR(CheckRange("plan.trees (their number)", proto.trees_size(), 0,
                              kMaxSites));
   for (const v1::Plan::Tree& in : proto.trees()) {

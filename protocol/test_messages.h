@@ -29,6 +29,7 @@ inline Generation MakeGeneration() {
                {"b", {2, 1}, "y", "10.0.0.2:5", {0}, {{9, 0}}},
                {"c", {3, 1}, "z", "10.0.0.3:5", {1}, {{9, 1}}, true}};
   g.plan.trees = {{{1, 1, 1}}};
+  g.plan.even_chunks = true;
   g.decision = {5, Mode::kCompacted, Codec::kBf16, {4, 4}, {5, 5}, "because"};
   g.on_shrink = OnShrink::kPause;
   g.donor = 1;

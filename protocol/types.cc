@@ -69,6 +69,8 @@ void AddPlan(const Plan& plan, DigestBuilder& digest) {
     digest.Add(uint64_t{tree.parent.size()});
     for (uint16_t parent : tree.parent) digest.Add(uint64_t{parent});
   }
+  // Else as agents of the release before reckon it.
+  if (plan.even_chunks) digest.Add(uint64_t{plan.even_chunks});
 }
 
 void AddMember(const Member& member, DigestBuilder& digest) {

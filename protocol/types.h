@@ -155,6 +155,10 @@ struct Plan {
   // Two sites only: no root, both send E(their sum) and both add in site order.
   bool swap = false;
   std::vector<Tree> trees;  // Empty if and only if `swap`.
+  // Buckets are cut so that trees, and members of a site, get as much of each.
+  // Not set with an agent of the release before, which cuts them into chunks of
+  // kChunkElements.
+  bool even_chunks = false;
   bool operator==(const Plan&) const = default;
   Digest ComputeDigest() const;
 };

@@ -36,10 +36,12 @@ BucketExchange::BucketExchange(const Options& options)
       border_(options.schedule->sites() > 1 ? options.context.codec
                                             : protocol::Codec::kFp32),
       codec_(CodecFor(border_)),
-      frames_(border_) {
+      frames_(border_),
+      chunk_size_(options.schedule->ChunkSize(options.context.elements,
+                                              frames_.size())) {
   const uint64_t elements = options_.context.elements;
   PT_CHECK(options_.result.size() == elements);
-  const uint32_t chunks = ChunkCount(elements);
+  const uint32_t chunks = ChunkCount(elements, chunk_size_);
   chunks_.reserve(chunks);
   for (uint32_t c = 0; c < chunks; ++c) {
     chunks_.push_back(MakeChunk(c));
@@ -55,8 +57,9 @@ BucketExchange::Chunk BucketExchange::MakeChunk(uint32_t number) const {
   const uint64_t elements = options_.context.elements;
   Chunk chunk;
   chunk.number = number;
-  chunk.elements = ChunkElements(elements, number);
-  chunk.route = options_.schedule->RouteOf(number, ChunkCount(elements));
+  chunk.elements = ChunkElements(elements, chunk_size_, number);
+  chunk.route =
+      options_.schedule->RouteOf(number, ChunkCount(elements, chunk_size_));
   chunk.frames.resize(frames_.CountOf(chunk.elements));
   if (!Owns(chunk)) return chunk;
   for (int member : options_.schedule->site_members()) {
@@ -73,10 +76,10 @@ BucketExchange::Chunk BucketExchange::MakeChunk(uint32_t number) const {
 
 BucketExchange::Piece BucketExchange::PieceAt(Chunk& chunk,
                                               uint32_t frame) const {
-  return {&chunk, frame,
-          uint64_t{chunk.number} * protocol::kChunkElements +
-              uint64_t{frame} * frames_.size(),
-          frames_.ElementsOf(chunk.elements, frame)};
+  return {
+      &chunk, frame,
+      uint64_t{chunk.number} * chunk_size_ + uint64_t{frame} * frames_.size(),
+      frames_.ElementsOf(chunk.elements, frame)};
 }
 
 absl::Status BucketExchange::Extend(uint64_t elements,

@@ -154,6 +154,7 @@ class BucketExchange {
   const protocol::Codec border_;
   const Codec& codec_;
   const Frames frames_;
+  const uint32_t chunk_size_;  // In elements; the last one may be short.
   ExchangeNoise noise_;
   std::vector<Chunk> chunks_;
   uint64_t missing_frames_ = 0;  // Of the result.

@@ -6,15 +6,27 @@ namespace pactrain::agent {
 
 using protocol::kChunkElements;
 
-uint32_t ChunkCount(uint64_t elements) {
-  return static_cast<uint32_t>((elements + kChunkElements - 1) /
-                               kChunkElements);
+namespace {
+
+uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+// Frames of whoever of `sharers` has most, at most 1/64 more than of frames
+// shared out one by one?
+bool IsEven(uint64_t frames, uint64_t frames_per_chunk, uint64_t sharers) {
+  const uint64_t most =
+      CeilDiv(CeilDiv(frames, frames_per_chunk), sharers) * frames_per_chunk;
+  return 64 * most <= 65 * CeilDiv(frames, sharers);
 }
 
-uint32_t ChunkElements(uint64_t elements, uint32_t chunk) {
-  const uint64_t begin = uint64_t{chunk} * kChunkElements;
+}  // namespace
+
+uint32_t ChunkCount(uint64_t elements, uint32_t size) {
+  return static_cast<uint32_t>(CeilDiv(elements, size));
+}
+
+uint32_t ChunkElements(uint64_t elements, uint32_t size, uint32_t chunk) {
   return static_cast<uint32_t>(
-      std::min<uint64_t>(kChunkElements, elements - begin));
+      std::min<uint64_t>(size, elements - uint64_t{chunk} * size));
 }
 
 Frames::Frames(protocol::Codec codec)
@@ -43,6 +55,21 @@ Schedule::Schedule(const protocol::Generation& generation, int me)
 int Schedule::OwnerIn(int site, uint32_t chunk, uint32_t chunks) const {
   const std::vector<int>& members = sites_[site];
   return members[uint64_t{chunk} * members.size() / chunks];
+}
+
+uint32_t Schedule::ChunkSize(uint64_t elements, uint32_t frame) const {
+  uint32_t size = kChunkElements;
+  if (!plan_.even_chunks) return size;
+  const uint64_t frames = CeilDiv(elements, frame);
+  const auto is_even = [&] {
+    if (!plan_.swap && !IsEven(frames, size / frame, plan_.trees.size()))
+      return false;
+    return std::all_of(sites_.begin(), sites_.end(), [&](const auto& members) {
+      return IsEven(frames, size / frame, members.size());
+    });
+  };
+  while (size > frame && !is_even()) size -= frame;
+  return size;
 }
 
 Schedule::Route Schedule::RouteOf(uint32_t chunk, uint32_t chunks) const {

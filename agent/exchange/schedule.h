@@ -15,10 +15,10 @@
 
 namespace pactrain::agent {
 
-// Pieces of a bucket. The last chunk and the last frame of a chunk may be
-// short.
-uint32_t ChunkCount(uint64_t elements);
-uint32_t ChunkElements(uint64_t elements, uint32_t chunk);
+// Pieces of a bucket, of `size` elements each. The last chunk and the last
+// frame of a chunk may be short.
+uint32_t ChunkCount(uint64_t elements, uint32_t size);
+uint32_t ChunkElements(uint64_t elements, uint32_t size, uint32_t chunk);
 
 // How a bucket's chunks are cut, on all legs alike, by the codec between sites.
 class Frames {
@@ -48,6 +48,11 @@ class Schedule {
     int parent = kNobody;       // Owner in the site above; nobody: the root.
     int swap = kNobody;         // The other owner, if the plan is a swap.
   };
+  // Elements of all chunks but the last of a bucket whose frames have `frame`:
+  // as large as it can be with chunks shared out evenly, over the trees and
+  // over the members of each site; at most kChunkElements, and so large where
+  // the plan is not of even chunks.
+  uint32_t ChunkSize(uint64_t elements, uint32_t frame) const;
   // The site whose owner encodes the total of a chunk; -1: a swap has none.
   int RootSiteOf(uint32_t chunk) const;
   Route RouteOf(uint32_t chunk, uint32_t chunks) const;

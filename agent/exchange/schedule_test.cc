@@ -1,5 +1,9 @@
 #include "agent/exchange/schedule.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,16 +31,81 @@ Generation Chain() {
 TEST(Schedule, PiecesCoverTheBucket) {
   for (auto codec : {protocol::Codec::kFp32, protocol::Codec::kLevels7}) {
     const Frames frames(codec);
+    Generation g = Chain();
+    g.plan.even_chunks = true;
+    const Schedule schedule(g, 3);
     for (uint64_t elements : {0u, 1u, 2048u, 2049u, 65536u, 65537u, 1000003u}) {
       uint64_t sum = 0;
-      for (uint32_t c = 0; c < ChunkCount(elements); ++c) {
-        const uint32_t in_chunk = ChunkElements(elements, c);
+      const uint32_t size = schedule.ChunkSize(elements, frames.size());
+      for (uint32_t c = 0; c < ChunkCount(elements, size); ++c) {
+        const uint32_t in_chunk = ChunkElements(elements, size, c);
         for (uint32_t f = 0; f < frames.CountOf(in_chunk); ++f) {
           EXPECT_GT(frames.ElementsOf(in_chunk, f), 0u);
           sum += frames.ElementsOf(in_chunk, f);
         }
       }
       EXPECT_EQ(sum, elements);
+    }
+  }
+}
+
+TEST(Schedule, ChunksOfAPlanForTheReleaseBeforeAreWhole) {
+  EXPECT_EQ(Schedule(Chain(), 3).ChunkSize(70000, 4096), 65536u);
+}
+
+// Frames of whoever has most, by `who` of each chunk.
+uint64_t Most(uint64_t elements, uint32_t size, uint32_t frame,
+              const std::function<int(uint32_t)>& who) {
+  std::map<int, uint64_t> shares;
+  for (uint32_t c = 0; c < ChunkCount(elements, size); ++c) {
+    shares[who(c)] += (ChunkElements(elements, size, c) + frame - 1) / frame;
+  }
+  uint64_t most = 0;
+  for (const auto& [sharer, share] : shares) most = std::max(most, share);
+  return most;
+}
+
+// No root has more of a bucket than an even share and a 64th of it, and no
+// member of a site; chunks are large where that allows it.
+TEST(Schedule, EvenChunksAreSharedOutEvenly) {
+  for (const int sites : {3, 5, 16, 32}) {
+    Generation g;
+    std::vector<int> firsts;
+    for (int site = 0; site < sites; ++site) {
+      g.sites.push_back("site-" + std::to_string(10 + site));
+      firsts.push_back(static_cast<int>(g.members.size()));
+      for (int agent = 0; agent <= site % 3; ++agent) {
+        g.members.emplace_back().site = g.sites.back();
+      }
+      g.plan.trees.push_back(
+          {std::vector<uint16_t>(sites, static_cast<uint16_t>(site))});
+    }
+    g.plan.even_chunks = true;
+    const Schedule schedule(g, 0);
+    for (const uint32_t frame : {4096, 16384}) {
+      for (const uint64_t frames : {1, 2, 7, 31, 33, 100, 161, 2729, 32768}) {
+        const uint64_t elements = frames * frame - 1;
+        const uint32_t size = schedule.ChunkSize(elements, frame);
+        const uint32_t chunks = ChunkCount(elements, size);
+        ASSERT_EQ(size % frame, 0u);
+        ASSERT_LE(size, protocol::kChunkElements);
+        if (frames == 32768) {
+          EXPECT_EQ(size, protocol::kChunkElements);
+        }
+        const auto even = [&](uint64_t sharers) {
+          return (frames + sharers - 1) / sharers * 65 / 64;
+        };
+        EXPECT_LE(Most(elements, size, frame,
+                       [&](uint32_t c) { return schedule.RootSiteOf(c); }),
+                  even(sites));
+        for (const int first : firsts) {
+          const Schedule there(g, first);
+          EXPECT_LE(
+              Most(elements, size, frame,
+                   [&](uint32_t c) { return there.RouteOf(c, chunks).owner; }),
+              even(there.site_members().size()));
+        }
+      }
     }
   }
 }

@@ -1,6 +1,10 @@
-"""Who sums for whom between sites: the coordinator's plan (coordinator/core/planner). Pure."""
+"""Who sums for whom between sites: the coordinator's plan (coordinator/core/planner), and how
+agents cut buckets by it (agent/exchange/schedule). Pure."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 from bench.exchange_layout import Layout
 
@@ -26,6 +30,20 @@ def trees(layout: Layout) -> list[Parents]:
         ),
     )
     return [tuple(distances[root][site][1] for site in range(sites))]
+
+
+def chunk_size(elements: int, frame: int, sharers: Iterable[int], most: int) -> int:
+    """Elements of a chunk: whole frames, at most `most`, as many as share out evenly over each of
+    `sharers` (how many trees, and how many members of each site)."""
+    frames = math.ceil(elements / frame)
+
+    def is_even(size: int, among: int) -> bool:
+        of_one = math.ceil(math.ceil(frames / size) / among) * size
+        return 64 * of_one <= 65 * math.ceil(frames / among)
+
+    among = set(sharers)
+    return frame * next(size for size in range(most // frame, 0, -1)
+                        if size == 1 or all(is_even(size, count) for count in among))  # fmt: skip
 
 
 def way(layout: Layout, start: int, end: int) -> list[int]:

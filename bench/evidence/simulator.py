@@ -136,7 +136,9 @@ class _Step:
         self._routes: dict[Ends, Route] = {}
 
     def plan_bucket(self, number: int, bucket: Bucket) -> None:
-        chunks = math.ceil(bucket.elements / CHUNK)
+        sharers = {max(1, len(self.trees)), *self.pipes.agents}
+        size = plan.chunk_size(bucket.elements, self.coding.frame, sharers, CHUNK)
+        chunks = math.ceil(bucket.elements / size)
         pieces = []
         for chunk in range(chunks):
             owners = [
@@ -144,7 +146,7 @@ class _Step:
                 for site, count in enumerate(self.pipes.agents)
             ]
             parents = self.trees[chunk % len(self.trees)] if self.trees else None
-            left = min(CHUNK, bucket.elements - chunk * CHUNK)
+            left = min(size, bucket.elements - chunk * size)
             while left > 0:
                 elements = min(left, self.coding.frame * self.coding.merged)
                 pieces.append(_Piece(self, (number, chunk), owners, parents, elements))

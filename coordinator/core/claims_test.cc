@@ -129,6 +129,20 @@ TEST_F(ClaimsTest, ANumberThatIsNotProvenIsNotGoneBeyond) {
   EXPECT_EQ(Newest().world_size, 5u);
 }
 
+// They know chunks of 65,536 elements only.
+TEST_F(ClaimsTest, OneAgentOfTheReleaseBeforeAndChunksAreNotEven) {
+  Start(OnShrink::kContinue);
+  EXPECT_TRUE(Newest().plan.even_chunks);
+  t_ = TestCluster();
+  t_.proves = false;
+  t_.Connect("a", "x");
+  t_.proves = true;
+  t_.Connect("b", "y");
+  t_.Join("a", 0, 2);
+  t_.Join("b", 1, 2);
+  EXPECT_FALSE(t_.Got<StartGeneration>("b")->generation.plan.even_chunks);
+}
+
 // They were told no secrets.
 TEST_F(ClaimsTest, AgentsOfTheReleaseBeforeAreBelievedOfSeatsOnRecord) {
   for (const bool restarted : {false, true}) {

@@ -133,6 +133,10 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   }
   generation.plan =
       MakePlan(generation.sites, c.options.links, c.options.site_rates);
+  // Who hands on secrets is not of the release before, and knows such chunks.
+  generation.plan.even_chunks =
+      std::all_of(generation.members.begin(), generation.members.end(),
+                  [](const Member& member) { return member.proves; });
   return generation;
 }
 

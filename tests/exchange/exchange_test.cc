@@ -182,6 +182,37 @@ TEST(ExchangeNonFinite, EveryMemberSeesIt) {
   }
 }
 
+// Of a plan for the release before: chunks of 65,536 elements.
+TEST(ExchangeChunks, EvenOnesChangeNoBitWhereTheRootIsFixed) {
+  const uint64_t elements = 150000;
+  for (const Codec codec : {Codec::kFp32, Codec::kLevels7}) {
+    Shape shape{{2, 1, 3}, 2, {1}, false};
+    const MeshOptions options = {.codec = codec, .elements = elements};
+    const MeshResult even = RunMesh(MakeGeneration(shape), options, Real);
+    shape.even_chunks = false;
+    const MeshResult before = RunMesh(MakeGeneration(shape), options, Real);
+    for (size_t member = 0; member < even.results.size(); ++member) {
+      EXPECT_TRUE(SameBits(even.results[member], before.results[member]));
+    }
+  }
+}
+
+// 16 sites on a core, 8 chunks of 65,536: half of the sites would be roots, and
+// have 2 (1/8 of the sum from each of 15 others). Even: nearly 2 x 15/16.
+TEST(ExchangeBytes, RootsOnACoreShareABucketEvenly) {
+  const uint64_t elements = 8 * 65536;
+  Shape shape{std::vector<int>(16, 1), 1, {}, false};
+  for (int root = 0; root < 16; ++root) shape.roots.push_back(root);
+  const auto sums_sent = [&] {
+    return RunMesh(MakeGeneration(shape), {.elements = elements}, Real)
+               .site_bytes_sent_most /
+           (elements * 4.0);
+  };
+  EXPECT_LT(sums_sent(), 1.9);
+  shape.even_chunks = false;
+  EXPECT_GT(sums_sent(), 2.7);
+}
+
 // The cut-set lower bound: S bytes in each direction over a leaf's link.
 TEST(ExchangeBytes, ALeafSiteSendsItsSumOnce) {
   const uint64_t elements = 1000000;

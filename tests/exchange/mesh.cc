@@ -60,6 +60,7 @@ protocol::Generation MakeGeneration(const Shape& shape) {
     }
   }
   g.plan.swap = shape.swap;
+  g.plan.even_chunks = shape.even_chunks;
   for (int root : shape.roots) {
     if (shape.swap) break;
     const auto parent = static_cast<uint16_t>(root % shape.agents.size());

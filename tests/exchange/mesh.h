@@ -22,6 +22,7 @@ struct Shape {
   int trainers = 1;         // Per agent.
   std::vector<int> roots = {0};
   bool swap = false;
+  bool even_chunks = true;
 };
 protocol::Generation MakeGeneration(const Shape& shape);
 
