@@ -140,7 +140,8 @@ TEST_F(ClaimsTest, OneAgentOfTheReleaseBeforeAndChunksAreNotEven) {
   t_.Connect("b", "y");
   t_.Join("a", 0, 2);
   t_.Join("b", 1, 2);
-  EXPECT_FALSE(t_.Got<StartGeneration>("b")->generation.plan.even_chunks);
+  EXPECT_FALSE(
+      t_.Got<protocol::StartGeneration>("b")->generation.plan.even_chunks);
 }
 
 // They were told no secrets.
