@@ -2,17 +2,14 @@
 //
 // Rules (architecture: "Commit", "A failed attempt"):
 //   - A vote and an abort of an attempt never change once said, and no vote
-//   follows
-//     an own abort. Both are said again until the attempt is resolved.
+//     follows an own abort. Both are said again until the attempt is resolved.
 //   - One who has moved on answers an old vote or abort with its certificate,
-//   or
-//     with its own abort of that attempt; members are never further apart.
+//     or with its own abort of that attempt; members are never further apart.
 //   - A member whose own trainers are late, or that data still reaches, says
-//   so, and nobody takes the wait for a stall; it is bounded by the straggler
-//   timeout.
+//     so, and nobody takes the wait for a stall; it is bounded by the straggler
+//     timeout.
 //   - An attempt fails only by the aborts of all members; the worst cause of
-//   all
-//     decides between a retry, DENSE, a refused step and the end.
+//     all decides between a retry, DENSE, a refused step and the end.
 //   - Once this generation ends here, nothing is contributed to it ever again.
 //   - What trainers are told to be written stays as it is in that attempt.
 //
