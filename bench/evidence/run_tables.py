@@ -93,8 +93,8 @@ def formula_words(runs: Sequence[Found]) -> str:
         return ""
     return ("**The formula alone, on which times to accuracy above stand, is outside for so small "
             f"a model.** Measured of what it says: {'; '.join(far)}.\n"
-            "It leaves out what the first and last frames wait for, chunks too few for all roots "
-            "to take turns, and processors. The larger a network, the less that is.")  # fmt: skip
+            "It leaves out what the first and last frames wait for, links that stand idle, "
+            "and processors. The larger a network, the less that is.")  # fmt: skip
 
 
 def runs_goals(runs: Sequence[Found]) -> list[Goal]:
