@@ -112,6 +112,20 @@ def test_the_plan_is_the_coordinators() -> None:
     assert plan.way(star(3), 0, 2) == [0, 5]
 
 
+@pytest.mark.parametrize(
+    ("elements", "frame", "sharers", "size"),
+    [(70_000, 4096, (5, 1), 16_384), (137_216, 4096, (5, 1), 28_672),
+     (500_000, 16_384, (5, 1), 16_384), (6_553_600, 4096, (5, 1), 65_536),
+     (1_000_000, 4096, (32, 3, 1), 8192), (11_173_962, 16_384, (32, 3, 1), 32_768),
+     (65_537, 4096, (1,), 65_536)],
+)  # fmt: skip
+def test_chunks_are_as_large_as_the_agents(
+    elements: int, frame: int, sharers: tuple[int, ...], size: int
+) -> None:
+    """As in agent/exchange/schedule_test.cc."""
+    assert plan.chunk_size(elements, frame, sharers, CHUNK) == size
+
+
 def test_a_root_that_turns_codes_less_than_one_that_stays() -> None:
     assert plan.coded_sums(CHAIN) == 3  # Two decoded, the total encoded.
     assert plan.coded_sums(parse_layout("1,1,1,1", "", "")) == 3

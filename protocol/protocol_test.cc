@@ -52,7 +52,7 @@ TEST(Generation, AWholeOneIsAccepted) {
 
 TEST(Generation, DigestCoversEverythingButTheReason) {
   const Digest base = ThreeSites().ComputeDigest();
-  std::vector<Generation> others(13, ThreeSites());
+  std::vector<Generation> others(14, ThreeSites());
   others[0].group.model = 1;
   others[1].term = 2;
   others[2].number = 2;
@@ -66,6 +66,7 @@ TEST(Generation, DigestCoversEverythingButTheReason) {
   others[10].decision.layout_digest = {1, 1};
   others[11].lineage.id = {9, 9};
   others[12].lineage.committed = 9;
+  others[13].plan.even_chunks = !others[13].plan.even_chunks;
   for (const Generation& other : others) EXPECT_NE(other.ComputeDigest(), base);
   Generation same = ThreeSites();
   same.decision.reason = "in other words";

@@ -11,8 +11,9 @@ namespace {
 uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 // Frames of whoever of `sharers` has most, at most 1/64 more than of frames
-// shared out one by one?
+// shared out one by one? A short last chunk counts as a whole one.
 bool IsEven(uint64_t frames, uint64_t frames_per_chunk, uint64_t sharers) {
+  if (sharers == 1) return true;
   const uint64_t most =
       CeilDiv(CeilDiv(frames, frames_per_chunk), sharers) * frames_per_chunk;
   return 64 * most <= 65 * CeilDiv(frames, sharers);

@@ -49,9 +49,9 @@ class Schedule {
     int swap = kNobody;         // The other owner, if the plan is a swap.
   };
   // Elements of all chunks but the last of a bucket whose frames have `frame`:
-  // as large as it can be with chunks shared out evenly, over the trees and
-  // over the members of each site; at most kChunkElements, and so large where
-  // the plan is not of even chunks.
+  // as many whole frames as share out evenly, over the trees and over the
+  // members of each site; at most kChunkElements, and so large where the plan
+  // is not of even chunks.
   uint32_t ChunkSize(uint64_t elements, uint32_t frame) const;
   // The site whose owner encodes the total of a chunk; -1: a swap has none.
   int RootSiteOf(uint32_t chunk) const;

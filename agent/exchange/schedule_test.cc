@@ -53,6 +53,37 @@ TEST(Schedule, ChunksOfAPlanForTheReleaseBeforeAreWhole) {
   EXPECT_EQ(Schedule(Chain(), 3).ChunkSize(70000, 4096), 65536u);
 }
 
+// A generation of so many sites on a core, whose agents `agents` counts.
+Generation Star(int sites, const std::function<int(int)>& agents) {
+  Generation g;
+  for (int site = 0; site < sites; ++site) {
+    g.sites.push_back("site-" + std::to_string(10 + site));
+    for (int agent = 0; agent < agents(site); ++agent) {
+      g.members.emplace_back().site = g.sites.back();
+    }
+    g.plan.trees.push_back(
+        {std::vector<uint16_t>(sites, static_cast<uint16_t>(site))});
+  }
+  g.plan.even_chunks = true;
+  return g;
+}
+
+// The simulator's are the same (bench/test_evidence_scale.py).
+TEST(Schedule, SizesOfEvenChunks) {
+  const Schedule star(Star(5, [](int) { return 1; }), 0);
+  EXPECT_EQ(star.ChunkSize(70'000, 4096), 16384u);
+  EXPECT_EQ(star.ChunkSize(137'216, 4096), 28672u);
+  EXPECT_EQ(star.ChunkSize(500'000, 16384), 16384u);
+  EXPECT_EQ(star.ChunkSize(6'553'600, 4096), 65536u);
+  const Schedule many(Star(32, [](int site) { return site % 2 ? 1 : 3; }), 0);
+  EXPECT_EQ(many.ChunkSize(1'000'000, 4096), 8192u);
+  EXPECT_EQ(many.ChunkSize(11'173'962, 16384), 32768u);
+  // Who shares with nobody needs no small ones.
+  Generation one_root = Star(5, [](int) { return 1; });
+  one_root.plan.trees.resize(1);
+  EXPECT_EQ(Schedule(one_root, 0).ChunkSize(65'537, 4096), 65536u);
+}
+
 // Frames of whoever has most, by `who` of each chunk.
 uint64_t Most(uint64_t elements, uint32_t size, uint32_t frame,
               const std::function<int(uint32_t)>& who) {
@@ -69,18 +100,7 @@ uint64_t Most(uint64_t elements, uint32_t size, uint32_t frame,
 // member of a site; chunks are large where that allows it.
 TEST(Schedule, EvenChunksAreSharedOutEvenly) {
   for (const int sites : {3, 5, 16, 32}) {
-    Generation g;
-    std::vector<int> firsts;
-    for (int site = 0; site < sites; ++site) {
-      g.sites.push_back("site-" + std::to_string(10 + site));
-      firsts.push_back(static_cast<int>(g.members.size()));
-      for (int agent = 0; agent <= site % 3; ++agent) {
-        g.members.emplace_back().site = g.sites.back();
-      }
-      g.plan.trees.push_back(
-          {std::vector<uint16_t>(sites, static_cast<uint16_t>(site))});
-    }
-    g.plan.even_chunks = true;
+    const Generation g = Star(sites, [](int site) { return 1 + site % 3; });
     const Schedule schedule(g, 0);
     for (const uint32_t frame : {4096, 16384}) {
       for (const uint64_t frames : {1, 2, 7, 31, 33, 100, 161, 2729, 32768}) {
@@ -98,8 +118,8 @@ TEST(Schedule, EvenChunksAreSharedOutEvenly) {
         EXPECT_LE(Most(elements, size, frame,
                        [&](uint32_t c) { return schedule.RootSiteOf(c); }),
                   even(sites));
-        for (const int first : firsts) {
-          const Schedule there(g, first);
+        for (int site = 0; site < sites; ++site) {
+          const Schedule there(g, g.MembersOfSite(site).front());
           EXPECT_LE(
               Most(elements, size, frame,
                    [&](uint32_t c) { return there.RouteOf(c, chunks).owner; }),

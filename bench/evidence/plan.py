@@ -38,6 +38,8 @@ def chunk_size(elements: int, frame: int, sharers: Iterable[int], most: int) -> 
     frames = math.ceil(elements / frame)
 
     def is_even(size: int, among: int) -> bool:
+        if among == 1:
+            return True
         of_one = math.ceil(math.ceil(frames / size) / among) * size
         return 64 * of_one <= 65 * math.ceil(frames / among)
 
