@@ -278,6 +278,16 @@ def test_the_page_shows_rows_that_were_run_elsewhere_and_only_those() -> None:
     assert step_times_tables.missing_words(found).endswith("topologies: VGG19 1.")
 
 
+@pytest.mark.parametrize(("full", "said"), [(1.5, "VGG19, star, 500 Mbps: 1.50 s, DDP 1.00 s."),
+                                            (1.01, "")])  # fmt: skip
+def test_the_page_says_where_full_is_slower_than_ddp(full: float, said: str) -> None:
+    rows = [entry(row, "vgg19", rate=500.0) | {"seconds": seconds}
+            for row, seconds in (("hier_fp32", full), ("ddp", 1.0))]  # fmt: skip
+    found = Evidence({}, {}, topologies(), elsewhere={"star": {"vgg19": content("vgg19", *rows)}})
+    assert step_times_tables.full_losing(found).endswith(said)
+    assert bool(step_times_tables.full_losing(found)) == bool(said)
+
+
 def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
     old = {"vgg19": content("vgg19", entry("ddp", "vgg19"), entry("fp16", "vgg19"))}
     found = renewed(old, {"vgg19": content("vgg19", entry("ddp", "vgg19", 2.0)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bench.evidence.experiment_tables import NOT_RUN, table
 from bench.evidence.figures import Evidence
+from bench.evidence.losing import rates_of
 from bench.evidence.methods import ROWS as METHODS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import BUCKETS, ROWS, TOPOLOGY, formula_of
@@ -86,6 +87,23 @@ def elsewhere(evidence: Evidence) -> str:
         f"{section(evidence, name)}\n\n</details>"
         for name, topology in evidence.topologies.items() if name != TOPOLOGY
     )  # fmt: skip
+
+
+def full_losing(evidence: Evidence) -> str:
+    """Where a measured step of FULL is longer than DDP's, by more than measurements differ."""
+    lines = []
+    for name, topology in evidence.topologies.items():
+        for network in NETWORKS:
+            for rate in rates_of(topology):
+                full, ddp = (
+                    evidence.timed(network, row, rate, name) for row in ("hier_fp32", "ddp")
+                )
+                if full and ddp and full["seconds"] > 1.02 * ddp["seconds"]:
+                    seconds = f"{short(full['seconds'])} s, DDP {short(ddp['seconds'])} s"
+                    lines.append(f"{NETWORKS[network].title}, {name}, {rate:g} Mbps: {seconds}")
+    if not lines:
+        return ""
+    return f"PacTrain's FULL took longer steps than plain DDP, measured: {'; '.join(lines)}."
 
 
 def missing_words(evidence: Evidence) -> str:

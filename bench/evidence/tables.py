@@ -344,6 +344,7 @@ def page(
         tuned=run_list.tuning_words(evidence),
         plan=run_list.plan_words(evidence),
         losing=losing.short_table(evidence, losses),
+        losing_full=step_times_tables.full_losing(evidence),
         losses=len(losses),
         cases=len(list(losing.cases(evidence))),
         losing_whole=losing.whole_table(evidence, losses),
