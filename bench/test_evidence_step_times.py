@@ -275,7 +275,7 @@ def test_the_page_shows_rows_that_were_run_elsewhere_and_only_those() -> None:
     assert said.count("<details>") == 3 and said.count("not run yet (`make report-times`)") == 2
     table = next(part for part in said.split("</details>") if "Star of five" in part)
     assert "500 Mbps" in table and "DDP, fp16 hook" in table and "PowerSGD" not in table
-    assert step_times_tables.missing_words(found).endswith("topologies: VGG19 1.")
+    assert step_times_tables.missing_words(found).endswith("topologies: star: VGG19 1.")
 
 
 @pytest.mark.parametrize(("full", "said"), [(1.5, "VGG19, star, 500 Mbps: 1.50 s, DDP 1.00 s."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from bench.evidence.experiment_tables import NOT_RUN, table
@@ -110,8 +109,9 @@ def missing_words(evidence: Evidence) -> str:
     """For the list of what was not run."""
     there = sum(len(one["rows"]) for one in evidence.times.values())
     every = len(NETWORKS) * len(ROWS) * len(RATES_MBPS)
-    others = Counter(network for times in evidence.elsewhere.values()
-                     for network, one in times.items() for _ in one["rows"])  # fmt: skip
-    said = "; ".join(f"{NETWORKS[name].title} {count}" for name, count in others.items()) or "none"
+    others = [f"{place}: " + ", ".join(f"{NETWORKS[name].title} {len(one['rows'])}"
+                                       for name, one in times.items())
+              for place, times in evidence.elsewhere.items() if times]  # fmt: skip
+    said = "; ".join(others) or "none"
     return (f" Of {every} step times at the paper's shapes {there} were measured on the chain's "
             f"links. Measured on the other topologies: {said}.")  # fmt: skip

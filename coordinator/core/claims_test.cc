@@ -130,18 +130,19 @@ TEST_F(ClaimsTest, ANumberThatIsNotProvenIsNotGoneBeyond) {
 }
 
 // They know chunks of 65,536 elements only.
-TEST_F(ClaimsTest, OneAgentOfTheReleaseBeforeAndChunksAreNotEven) {
-  Start(OnShrink::kContinue);
-  EXPECT_TRUE(Newest().plan.even_chunks);
-  t_ = TestCluster();
-  t_.proves = false;
+TEST_F(ClaimsTest, ChunksAreEvenOnceNoAgentOfTheReleaseBeforeIsAMember) {
+  t_.on_shrink = OnShrink::kContinue;
   t_.Connect("a", "x");
-  t_.proves = true;
+  t_.proves = false;
   t_.Connect("b", "y");
-  t_.Join("a", 0, 2);
-  t_.Join("b", 1, 2);
-  EXPECT_FALSE(
-      t_.Got<protocol::StartGeneration>("b")->generation.plan.even_chunks);
+  for (uint32_t rank : {0, 1}) t_.Join("a", rank, 3);
+  t_.Join("b", 2, 3);
+  EXPECT_FALSE(Newest().plan.even_chunks);
+  t_.Leave("b", 2, "killed by signal 9");
+  EndAt("a", {0, 1}, 7);
+  t_.Pass(12, {"a", "b"});
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_TRUE(Newest().plan.even_chunks);
 }
 
 // They were told no secrets.
