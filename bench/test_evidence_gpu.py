@@ -146,7 +146,8 @@ def test_calls_that_end_in_the_midst_leave_what_one_call_leaves(
     found, calls = pieces_of(tmp_path / "many", monkeypatch, 4)
     assert once == 1 and calls > 5
     assert found == expected
-    assert set(found) == {"ddp-1.json", "levels7-0.5-1.json", "dgc-1.json", "target.json"}
+    assert set(found) == {"ddp-1.json", "levels7-0.5-1.json", "dgc-1.json", "target.json",
+                          "start.json"}  # fmt: skip
     assert found["ddp-1.json"]["curve"][0] == [1, pytest.approx(0, abs=100)]
 
 

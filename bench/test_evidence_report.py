@@ -259,7 +259,6 @@ def test_a_target_is_fixed_from_all_of_ddps_seeds_and_then_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "FOLDER", tmp_path)
-    monkeypatch.setattr(steps, "TARGETS", tmp_path / "targets.json")
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     workload: Workload = Stub()
     with pytest.raises(ValueError, match=r"ddp-1\.json is missing"):

@@ -86,7 +86,6 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "FOLDER", tmp_path)
-    monkeypatch.setattr(steps, "TARGETS", tmp_path / "targets.json")
     ran: list[tuple[str, int, float]] = []
 
     def make(
@@ -127,13 +126,16 @@ class Starts(Stub):
 def test_rows_from_other_weights_than_the_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "STARTS", tmp_path / "starts.json")
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
     workload = Starts()
     steps.check_start(workload)
-    noted = steps.STARTS.read_text()
+    noted = steps.read_starts()
+    assert noted["transformer"]["test"] == 7.5
     steps.check_start(workload)
     workload.weight += 1e-6  # Of which no score tells.
-    words = r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* remove .*starts.json"
+    words = (
+        r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* remove .*/transformer"
+    )
     with pytest.raises(ValueError, match=words):
         steps.run_workload(workload, ["fp16"], [1], tune=False)
-    assert steps.STARTS.read_text() == noted
+    assert steps.read_starts() == noted

@@ -46,6 +46,14 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def begun() -> list[Path]:
+    """Of workloads for a GPU: what the checkout has of their pieces."""
+    from bench.evidence.gpu_workloads import TITLES
+    from bench.evidence.steps import FOLDER as PIECES
+
+    return [folder for name in TITLES if (folder := PIECES / name).is_dir()]
+
+
 def data_files(folder: str, names: Sequence[str]) -> dict[str, list[Path]]:
     """Of each that is whole. SystemExit: none is."""
     files = {name: [Path(folder) / f"{name}_{part}.npz" for part in ("train", "test")]
@@ -86,6 +94,8 @@ def pack(data: str, target: Path, names: Sequence[str] = DATA) -> list[str]:
     subprocess.run(["strip", "--strip-debug", library], check=True)
     shutil.copy(ROOT / "LICENSE", target)
     (target / "COMMIT").write_text(f"{commit()}\n")
+    for folder in begun():  # Goes on there: the same target, and weights that are checked.
+        shutil.copytree(folder, target / folder.relative_to(ROOT))
     (target / "data").mkdir()
     packed = []
     for name, own in images.items():

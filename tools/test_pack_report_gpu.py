@@ -39,6 +39,43 @@ def test_the_folder_alone_runs_two_steps_of_a_network(tmp_path: Path) -> None:
     assert "vgg19-cifar10 levels7-0.5: 20,035,018 elements" in "\n".join(lines)
 
 
+SIDE_BY_SIDE = """
+import json, math, shutil, sys
+from bench.evidence import gpu, steps
+from bench.evidence.workloads import Place, Stopped
+small = gpu.make("vgg19-cifar10", "", Place(), small=True)
+folder = steps.FOLDER / small.name
+found = []
+for until in (None, 0.0, math.inf):  # None: one after the other.
+    opening = gpu.Opening(small.name, "", "cpu", until or 0.0, small=True)
+    with gpu.side_by_side(opening, 2) as run:
+        try:
+            asked = small, ["fp16"], [1, 2], False
+            steps.run_workload(*asked) if until is None else steps.run_workload(*asked, run=run)
+        except Stopped as stop:
+            found.append(str(stop))
+            continue
+    found.append({path.name: json.loads(path.read_text()) for path in folder.glob("*-*.json")})
+    shutil.rmtree(folder)
+print(json.dumps(found))
+"""
+
+
+def test_runs_side_by_side_leave_what_one_after_the_other_leaves(tmp_path: Path) -> None:
+    pack(data_in(tmp_path / "data", "cifar10"), tmp_path / "out")
+    environment = {"PACTRAIN_DATA": "data", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], cwd=tmp_path / "out", text=True,
+                          env=environment, capture_output=True, timeout=1200)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    alone, stopped, beside = json.loads(done.stdout.splitlines()[-1])
+    assert set(alone) == {f"{method}-{seed}.json" for method in ("ddp", "fp16") for seed in (1, 2)}
+    assert stopped == "vgg19-cifar10 ddp-1: not begun; vgg19-cifar10 ddp-2: not begun"
+    for pieces in (alone, beside):
+        for piece in pieces.values():
+            del piece["seconds"], piece["cpu_seconds"]
+    assert beside == alone
+
+
 @pytest.mark.nightly
 def test_the_folder_alone_runs_resnet152_and_all_methods_of_resnet18(tmp_path: Path) -> None:
     pack(data_in(tmp_path / "data", "cifar10", "cifar100"), tmp_path / "out")

@@ -1,6 +1,7 @@
 """Steps to accuracy of the paper's networks in their real sizes, on a machine with a GPU.
 
   python3 -m bench.evidence.gpu                         all that is missing, for 9 minutes
+  python3 -m bench.evidence.gpu --processes=6           so many runs side by side
   python3 -m bench.evidence.gpu --try                   two steps of each, to see that it runs
   python3 -m bench.evidence.gpu --images=FOLDER         ResNet-50 on train/ and val/ of that folder
 
@@ -14,11 +15,15 @@ line of JSON. Exit status 0: nothing is missing any more; 2: something is refuse
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +32,24 @@ import torch
 from bench.evidence import chosen
 from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF, ImageFolder, RealCifar, names_of
 from bench.evidence.methods import ROWS
-from bench.evidence.steps import FOLDER, SEEDS, piece_path, run_workload
+from bench.evidence.steps import (
+    FOLDER,
+    SEEDS,
+    Piece,
+    RunPieces,
+    piece_path,
+    run_missing,
+    run_workload,
+)
 from bench.evidence.train import Run
-from bench.evidence.workloads import ROOT, Place, Stopped, Vision
+from bench.evidence.workloads import ROOT, Place, Stopped, Vision, Workload
 
 METHODS = (
     *("ddp", "levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_bf16", "fp16"),
     *("topk0.1", "topk0.01", "paper", "powersgd1", "powersgd2", "powersgd4", "dgc"),
 )
 LEAST_MINUTES, MOST_MINUTES = 2.0, 24 * 60.0
+MOST_PROCESSES = 64
 SAVING_SECONDS = 45.0  # What a step, an evaluation and putting away ResNet152 may take.
 
 
@@ -103,13 +117,68 @@ def try_all(workloads: Iterable[Vision], methods: Sequence[str]) -> dict[str, An
     return {"tried": seconds}
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What a process needs to have a workload of its own."""
+
+    name: str
+    images: str
+    device: str
+    until: float
+    small: bool = False
+
+
+_own: Vision  # Of a process that runs pieces.
+
+
+def open_own(opening: Opening) -> None:
+    global _own
+    place = Place(find_device(opening.device), opening.until)
+    torch.set_num_threads(1)
+    _own = make(opening.name, opening.images, place, opening.small)
+
+
+def run_own(piece: Piece) -> str:
+    """Where it was when time was over, or nothing."""
+    if time.monotonic() > _own.place.until:
+        return f"{_own.name} {piece[0]}-{piece[1]}: not begun"
+    try:
+        run_missing(_own, *piece)
+    except Stopped as stop:
+        return str(stop)
+    return ""
+
+
+@contextlib.contextmanager
+def side_by_side(opening: Opening, processes: int) -> Iterator[RunPieces]:
+    """One run alone leaves a GPU idle between its kernels. Stopped: all of them are put away."""
+    context = multiprocessing.get_context("spawn")  # CUDA takes no fork.
+    with ProcessPoolExecutor(processes, context, open_own, (opening,)) as pool:
+
+        def run(_: Workload, pieces: Iterable[Piece]) -> None:
+            at = [where for where in pool.map(run_own, pieces) if where]
+            if at:
+                raise Stopped("; ".join(at))
+
+        yield run
+
+
 def run_all(
-    names: Sequence[str], workloads: Iterable[Vision], methods: Sequence[str], seeds: Sequence[int]
+    names: Sequence[str],
+    workloads: Iterable[Vision],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     stopped = None
     try:
         for workload in workloads:
-            run_workload(workload, methods, seeds, tune=False)
+            if options.processes == 1:
+                run_workload(workload, methods, seeds, tune=False)
+                continue
+            opening = Opening(workload.name, options.images, options.device, workload.place.until)
+            with side_by_side(opening, options.processes) as run:
+                run_workload(workload, methods, seeds, tune=False, run=run)
     except Stopped as stop:
         stopped = str(stop)
     paths = [piece_path(name, method, seed) for name in names for method in {"ddp", *methods}
@@ -129,6 +198,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
+    parser.add_argument("--processes", type=int, default=1, help="runs side by side")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument(
         "--images", default="", metavar="FOLDER", help="untested at ImageNet's size"
@@ -139,6 +209,8 @@ def main(argv: Sequence[str]) -> int:
         if not LEAST_MINUTES <= options.minutes <= MOST_MINUTES:
             raise ValueError(f"minutes = {options.minutes:g}, allowed: {LEAST_MINUTES:g} to "
                              f"{MOST_MINUTES:g}")  # fmt: skip
+        if not 1 <= options.processes <= MOST_PROCESSES:
+            raise ValueError(f"processes = {options.processes}, allowed: 1 to {MOST_PROCESSES}")
         until = began + 60 * options.minutes - SAVING_SECONDS
         place = Place(find_device(options.device), until)
         methods = chosen("methods", options.methods, ROWS)
@@ -146,7 +218,7 @@ def main(argv: Sequence[str]) -> int:
         names = find_names(options.images, options.workloads)
         found = (make(name, options.images, place, options.small) for name in names)
         last = (try_all(found, methods) if options.small
-                else run_all(names, found, methods, seeds))  # fmt: skip
+                else run_all(names, found, methods, seeds, options))  # fmt: skip
     except (FileNotFoundError, ImportError, ValueError) as error:
         print(f"report-gpu: {error}", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ from bench.evidence.workloads import (
 from bench.machine import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
-TARGETS = FOLDER / "targets.json"  # Of workloads that have none beside their pieces.
-STARTS = FOLDER / "starts.json"  # By workload: what pre-training made here.
+# Beside a workload's pieces: what is to be reached, and what pre-training made.
+TARGET, START = "target.json", "start.json"
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 
@@ -49,24 +49,33 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
     return FOLDER / workload / f"{method}{tuned}-{seed}.json"
 
 
+def read_beside(name: str) -> dict[str, Any]:
+    """By workload."""
+    return {path.parent.name: json.loads(path.read_text())
+            for path in sorted(FOLDER.glob(f"*/{name}"))}  # fmt: skip
+
+
+def note_beside(workload: Workload, name: str, noted: dict[str, Any]) -> None:
+    path = FOLDER / workload.name / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(noted, indent=1) + "\n")
+
+
 def read_targets() -> dict[str, Any]:
-    targets = json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
-    beside = {path.parent.name: json.loads(path.read_text())
-              for path in sorted(FOLDER.glob("*/target.json"))}  # fmt: skip
-    return beside | targets
+    return read_beside(TARGET)
 
 
 def read_starts() -> dict[str, Any]:
-    return json.loads(STARTS.read_text()) if STARTS.exists() else {}
+    return read_beside(START)
 
 
 def check_start(workload: Workload) -> None:
     """ValueError: what it has begun from is not what this machine pre-trains to.
 
-    The first time that is noted: libraries add up in another order on other processors.
+    The first time that is noted: libraries add up in another order on other processors and GPUs.
     """
     state = workload.pretrained(print)
-    weights = digest_of(*(tensor.numpy().tobytes() for tensor in state.values()))
+    weights = digest_of(*(tensor.cpu().numpy().tobytes() for tensor in state.values()))
     starts = read_starts()
     if workload.name in starts:
         noted = starts[workload.name]
@@ -75,21 +84,21 @@ def check_start(workload: Workload) -> None:
                 f"{workload.name} is pre-trained to weights {weights} here, allowed: "
                 f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
                 f"are pairs only from the same weights. Run them on such a machine. Or run all "
-                f"anew: remove {FOLDER}/{workload.name}, {FOLDER}/experiments/{workload.name}, and "
-                f"what {STARTS.name} and {TARGETS.name} say of it."
+                f"anew: remove {FOLDER}/{workload.name} and {FOLDER}/experiments/{workload.name}."
             )
         return
     model = workload.make_model()
     model.load_state_dict(state)
-    starts[workload.name] = {
+    model.to(workload.place.device)
+    note = {
         "held_out": workload.score(model, test=False),
         "test": workload.score(model, test=True),
         "weights": weights,
-        "machine": processor(),
+        "machine": machine(workload),
     }
     if isinstance(workload, Vision):
-        starts[workload.name]["cpu_seconds"] = round(workload.pretraining_seconds(), 1)
-    STARTS.write_text(json.dumps(starts, indent=1) + "\n")
+        note["cpu_seconds"] = round(workload.pretraining_seconds(), 1)
+    note_beside(workload, START, note)
 
 
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
@@ -116,9 +125,7 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
             "below": workload.target_below,
             "unit": workload.score_unit,
         }
-        beside = FOLDER / workload.name / "target.json"
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(targets[workload.name], indent=1) + "\n")
+        note_beside(workload, TARGET, targets[workload.name])
     return float(targets[workload.name]["target"])
 
 
@@ -201,33 +208,44 @@ def read_method(workload: Workload, method: str) -> list[dict[str, Any]]:
     return [piece for piece in read_pieces([workload.name]) if piece["method"] == method]
 
 
-def run_method(
-    workload: Workload, method: str, seeds: Sequence[int], target: float, tune: bool
-) -> None:
-    """What is missing of it: factors first, then the seeds with the best."""
-    for factor in FACTORS if tune else ():
-        beat = steps_to_beat(read_method(workload, method), target)
-        run_missing(workload, method, FIRST_SEED, target, factor, beat)
-    best = best_factor(read_method(workload, method), target) or 1.0
-    for seed in seeds:
-        run_missing(workload, method, seed, target, best)
+# A method, a seed, the target and a factor of the rate: arguments of run_missing().
+Piece = tuple[str, int, float | None, float]
+RunPieces = Callable[[Workload, Iterable[Piece]], None]
+
+
+def run_each(workload: Workload, pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        run_missing(workload, *piece)
+
+
+def pieces_of(
+    workload: Workload, methods: Sequence[str], seeds: Sequence[int], target: float, tune: bool
+) -> Iterator[Piece]:
+    """Method by method: `tune` runs its factors, and all seeds go with the best."""
+    for method in ["ddp", *(m for m in methods if m != "ddp")]:
+        if not fits(workload, method):
+            print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
+            continue
+        for factor in FACTORS if tune else ():
+            beat = steps_to_beat(read_method(workload, method), target)
+            run_missing(workload, method, FIRST_SEED, target, factor, beat)
+        best = best_factor(read_method(workload, method), target) or 1.0
+        yield from ((method, seed, target, best) for seed in seeds)
 
 
 def run_workload(
-    workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
+    workload: Workload,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    tune: bool,
+    run: RunPieces = run_each,
 ) -> None:
     """DDP's seeds, the target, then method by method."""
-    if workload.name in WORKLOADS:
-        check_start(workload)
+    check_start(workload)
     if workload.name not in read_targets():
-        for seed in seeds:
-            run_missing(workload, "ddp", seed, None)
+        run(workload, [("ddp", seed, None, 1.0) for seed in seeds])
     target = fix_target(workload, seeds)
-    for method in ["ddp", *(m for m in methods if m != "ddp")]:
-        if fits(workload, method):
-            run_method(workload, method, seeds, target, tune)
-        else:
-            print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
+    run(workload, pieces_of(workload, methods, seeds, target, tune))
 
 
 def main(argv: list[str]) -> int:

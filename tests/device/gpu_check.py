@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_figures import beside, figures, link
+from gpu_frameworks import frameworks
 from gpu_job import cluster, job, start
 from gpu_kernels import kernels
 from gpu_place import PATIENCE, WIDTH, Answer, Skipped, bound, devices
@@ -133,6 +134,7 @@ PARTS: dict[str, tuple[Callable[[str, Path], Answer], float]] = {  # Seconds tha
     "nccl": (nccl, 50),
     "training": (training, 120),
     "lost_rank": (lost_rank, 60),
+    "frameworks": (frameworks, 150),
     "figures": (figures, 60),
     "beside": (beside, 75),
     "link": (link, 90),
