@@ -71,7 +71,7 @@ def natives(monkeypatch):
         monkeypatch.setattr(module, "digest_of", digest_of)
     made: list[FakeNative] = []
 
-    def fake_attach(options, on_waiting, advice):
+    def fake_attach(options, on_waiting, advice, within):
         made.append(FakeJob(step=options.resume_step).rank())
         made[-1].advice = advice
         made[-1].options = options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.testing._internal.distributed import fake_pg
 
 import pactrain
 from pactrain import devices
+from pactrain.errors import RefusedError
 from pactrain.masks import registry
 from pactrain.types import DType, Op
 
@@ -95,6 +97,62 @@ def test_a_model_on_a_device_trains_as_on_the_cpu(make, kind):
     assert equal(on_device, on_cpu)
     assert submitted(attached.native) >= STEPS
     assert attached.session.stats()["pactrain/steps"] == STEPS
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_a_model_that_is_moved_to_the_cpu_is_saved_there_and_closed(make, kind):
+    """As Lightning does at the end of a fit, and scripts do to save."""
+
+    def trained(place, elsewhere):
+        model = small_net()
+        pactrain.prune(model, 0.5, kind=kind)
+        attached = make(queued.move(model, place))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(STEPS):
+            attached.step(inputs(step).to(place), optimizer)
+            if step == 1:
+                activate(attached)
+            if step == 3:  # Its step left weights that are masked when they are saved.
+                queued.move(model, elsewhere)
+                saved = {n: v.clone().cpu() for n, v in model.state_dict().items()}
+                attached.session.apply_masks()
+                queued.move(model, place)
+        queued.move(model, elsewhere)
+        masks = {n: m.cpu() for n, m in attached.session.state_dict()["masks"].items()}
+        attached.session.close()
+        return [
+            *saved.values(),
+            *masks.values(),
+            *(p.data.cpu() for p in model.parameters()),
+        ]
+
+    expected = trained("cpu", "cpu")
+    with queued.OneDevice():
+        assert equal(trained("queued", "cpu"), expected)
+
+
+@pytest.mark.parametrize(("place", "elsewhere"), [("queued", "cpu"), ("cpu", "queued")])
+def test_a_step_of_a_model_that_was_moved_after_it_was_wrapped_is_refused(
+    wrap, place, elsewhere
+):
+    model = queued.move(small_net(), place)
+    attached = wrap(model)
+    membership = attached.session.membership
+    membership.world = dataclasses.replace(membership.world, world_size=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attached.step(inputs(0).to(place), optimizer)
+    queued.move(model, elsewhere)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(RefusedError) as refused:
+        attached.step(inputs(1).to(elsewhere), optimizer)
+    assert (
+        f"was on {torch.empty(0, device=place).device}, and is on {elsewhere}"
+        in str(refused)
+    )
+    assert equal(model.parameters(), before)
+    queued.move(model, place)
+    attached.step(inputs(2).to(place), optimizer)
+    assert attached.session.stats()["pactrain/steps"] == 2
 
 
 def test_many_buckets_train_as_on_the_cpu(wrap):

@@ -52,7 +52,7 @@ def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch, masks):
     here = threading.local()
     made, started, failures = {}, {}, []
 
-    def fake_attach(options, on_waiting, advice):
+    def fake_attach(options, on_waiting, advice, within):
         made[options.rank] = job.rank(options.rank)
         return made[options.rank]
 

@@ -338,8 +338,8 @@ def test_weights_of_such_a_state_may_come_after_an_attach_that_has_masks_in_forc
     first.session.close()
     attach_native = attaching.NativeSession.attach
 
-    def begins_with_masks(options, on_waiting, advice):
-        native = attach_native(options, on_waiting, advice)
+    def begins_with_masks(options, on_waiting, advice, within):
+        native = attach_native(options, on_waiting, advice, within)
         native.decision = dataclasses.replace(
             FULL, version=1, mode=Mode.COMPACTED, mask_digest=options.mask_digest
         )

@@ -105,7 +105,7 @@ class Ranks:
         size = max(self.job.world_size, self.here.rank + 1)
         return World(self.here.rank, size, 0, 1, "", (Site("", size),))
 
-    def _attach(self, options, on_waiting, advice):
+    def _attach(self, options, on_waiting, advice, within):
         rank = self.here.rank
         if rank < self.job.world_size and rank not in self.natives:
             native = self.job.rank(rank)

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import queued
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bench.evidence.methods import ROWS, Setup
 from bench.evidence.networks import ResNet9
@@ -23,7 +20,6 @@ from bench.evidence.train import Run, flat
 from bench.evidence.workloads import Cifar, Place
 
 STEPS = 3
-COPIES = ("copy_", "_to_copy")
 
 
 class Tiny(Cifar):
@@ -35,15 +31,6 @@ class Tiny(Cifar):
         return ResNet9(width=4)
 
 
-class OneDevice(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        values = tree_leaves((args, kwargs))
-        found = {v.device.type for v in values if isinstance(v, torch.Tensor) and v.dim()}
-        if len(found) > 1 and not any(word in str(func) for word in COPIES):
-            raise RuntimeError(f"{func} of {sorted(found)}")
-        return func(*args, **(kwargs or {}))
-
-
 def random(setup: Setup, count: int, step: int, worker: int) -> torch.Tensor:
     seed = (setup.seed * 1_000_003 + step) * 97 + worker
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)).to(setup.device)
@@ -51,7 +38,7 @@ def random(setup: Setup, count: int, step: int, worker: int) -> torch.Tensor:
 
 def trained(row: str, device: str) -> list[torch.Tensor]:
     workload = Tiny(Place(torch.device(device)))
-    with OneDevice():
+    with queued.OneDevice():
         run = Run(workload, row, 1, None)
         while not run.done:
             run.step()

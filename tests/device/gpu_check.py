@@ -156,10 +156,11 @@ def run_part(name: str, arguments: argparse.Namespace, package: Path, seconds: f
     try:
         said, errors = process.communicate(timeout=seconds)
         answer: Answer = json.loads(said.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        answer = {"failed": [f"not done after {seconds:.0f} s"]}
         if answer.get("failed"):
             answer["stderr"] = errors[-2000:]
+    except subprocess.TimeoutExpired as late:
+        heard = late.stderr.decode(errors="replace") if late.stderr else ""
+        answer = {"failed": [f"not done after {seconds:.0f} s"], "stderr": heard[-2000:]}
     except (ValueError, IndexError):
         answer = {"failed": [f"ended with {process.returncode}: {errors[-2000:]}"]}
     finally:

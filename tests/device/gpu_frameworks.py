@@ -75,6 +75,7 @@ def said_by(package: Path, place: str, kind: str) -> list[Answer]:
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "TORCHELASTIC_RUN_ID": "gpu-check", "NCCL_HOSTID": f"host-{rank}",
                 "NCCL_SOCKET_IFNAME": "lo", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+                "OMP_NUM_THREADS": "1",
                 "PACTRAIN_AGENT": agent, "PACTRAIN_JOB_ID": f"gpu-{kind}",
                 "PACTRAIN_ATTACH_TIMEOUT": "40", "HF_HUB_OFFLINE": "1",
             }  # fmt: skip

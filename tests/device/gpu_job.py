@@ -99,6 +99,7 @@ def start(agents: list[str], rank: int, place: str, path: str, kind: str) -> sub
         "PACTRAIN_ON_SHRINK": "abort",
         "PACTRAIN_ATTACH_TIMEOUT": f"{bound(40):g}",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "OMP_NUM_THREADS": "1",  # As torchrun: ranks with all cores each wait for each other.
     }
     argv = [sys.executable, gpu_rank.__file__, kind, place]
     return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)

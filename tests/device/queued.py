@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 NAME = "queued"
 _SOURCE = Path(__file__).with_name("queued_device.cc")
@@ -79,6 +81,35 @@ def broken() -> Iterator[None]:
         use().queued_break(False)
 
 
+def move(module: torch.nn.Module, place: str) -> torch.nn.Module:
+    """As `module.to(place)` of a CUDA device: its parameters stay the same objects. This device's
+    own to() makes new ones."""
+    use()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            gradient = parameter.grad
+            parameter.grad = None
+            torch.ops.queued.set_data(parameter, parameter.detach().to(place))
+            if gradient is not None:
+                parameter.grad = gradient.to(place)
+        for buffer in module.buffers():
+            torch.ops.queued.set_data(buffer, buffer.to(place))
+    return module
+
+
+class OneDevice(TorchDispatchMode):
+    """In it an operator refuses tensors of two devices, as on a GPU."""
+
+    COPIES = ("copy_", "_to_copy", "set_data")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = tree_leaves((args, kwargs))
+        found = {v.device.type for v in values if isinstance(v, torch.Tensor) and v.dim()}
+        if len(found) > 1 and not any(word in str(func) for word in self.COPIES):
+            raise RuntimeError(f"{func} of {sorted(found)}")
+        return func(*args, **(kwargs or {}))
+
+
 def signal_there(number: int) -> None:
     """This process gets the signal once the device comes to it in the current stream."""
     use().queued_signal_there(number)
@@ -107,6 +138,8 @@ def use_driver() -> ctypes.CDLL:
     driver = ctypes.CDLL(str(build_driver()))
     enqueue = ctypes.cast(use().queued_enqueue, ctypes.c_void_p)
     driver.pactrain_fake_enqueue_by(enqueue)
+    has_context = ctypes.cast(use().queued_has_context, ctypes.c_void_p)
+    driver.pactrain_fake_context_by(has_context)
     return driver
 
 

@@ -25,6 +25,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <signal.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include <array>
@@ -131,7 +132,11 @@ void HostWaits(const Mark& mark) {
   RunUntil(*mark.queue, mark.until);
 }
 
+// As of CUDA: with its first work a thread has the device's context.
+thread_local bool has_context = false;
+
 void Enqueue(Queue& queue, std::function<void()> task) {
+  has_context = true;
   queue.tasks.push_back(std::move(task));
   ++queue.enqueued;
 }
@@ -549,6 +554,20 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
+// As CUDA does where a module is moved: the parameter is the same, its data are
+// elsewhere.
+void SetData(const Tensor& parameter, const Tensor& data) {
+  auto* impl = parameter.unsafeGetTensorImpl();
+  impl->shallow_copy_from(data.getIntrusivePtr());
+  if (auto* meta = torch::autograd::impl::get_autograd_meta(parameter)) {
+    meta->grad_accumulator_.reset();
+  }
+}
+
+TORCH_LIBRARY(queued, library) {
+  library.def("set_data(Tensor(a!) parameter, Tensor data) -> ()", &SetData);
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&Fallback>());
 }
@@ -601,6 +620,7 @@ void queued_signal_there(int signal) {
   const Lock lock(mutex);
   Enqueue(CurrentQueue({kType, current_device}), [signal] { raise(signal); });
 }
+bool queued_has_context() { return has_context; }
 // For work that is not torch's: `run(call)` in this stream of the device of
 // now.
 void queued_enqueue(void* stream, void (*run)(void*), void* call) {

@@ -22,13 +22,20 @@ namespace {
 FakeDriver fake;
 FakeEnqueue* enqueue = nullptr;
 FakeQuery* query = nullptr;
-std::mutex mutex;  // Another thread may query a stream.
+FakeContext* context_by = nullptr;
+thread_local bool was_set = false;  // By cuCtxSetCurrent().
+std::mutex mutex;                   // Another thread may query a stream.
 
 // 0, or what this call is to fail with.
 int Called(const char* name) {
   const std::lock_guard<std::mutex> lock(mutex);
   fake.calls.emplace_back(name);
   return fake.failing == name ? fake.error : 0;
+}
+
+// Whether this thread has one.
+bool HasContext() {
+  return fake.has_context && (was_set || context_by == nullptr || context_by());
 }
 
 // What tests say to processes that start others.
@@ -75,15 +82,19 @@ const Kernel kKernels[] = {PACTRAIN_KERNEL(pactrain_compact_fp32),
 
 using pactrain::trainer::cuda::Call;
 using pactrain::trainer::cuda::Called;
+using pactrain::trainer::cuda::context_by;
 using pactrain::trainer::cuda::enqueue;
 using pactrain::trainer::cuda::fake;
+using pactrain::trainer::cuda::FakeContext;
 using pactrain::trainer::cuda::FakeEnqueue;
 using pactrain::trainer::cuda::FakeQuery;
 using pactrain::trainer::cuda::Given;
+using pactrain::trainer::cuda::HasContext;
 using pactrain::trainer::cuda::Kernel;
 using pactrain::trainer::cuda::kKernels;
 using pactrain::trainer::cuda::query;
 using pactrain::trainer::cuda::RunAndFree;
+using pactrain::trainer::cuda::was_set;
 
 extern "C" {
 
@@ -97,6 +108,8 @@ int pactrain_fake_launches() {
 void pactrain_fake_enqueue_by(FakeEnqueue* function) { enqueue = function; }
 
 void pactrain_fake_query_by(FakeQuery* function) { query = function; }
+
+void pactrain_fake_context_by(FakeContext* function) { context_by = function; }
 
 int cuInit(unsigned) { return Called("cuInit"); }
 
@@ -136,7 +149,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 int cuCtxGetDevice(int* device) {
   *device = static_cast<int>(fake.capabilities.size()) - 1;
   const int error = Called("cuCtxGetDevice");
-  return error == 0 && !fake.has_context ? 201 : error;
+  return error == 0 && !HasContext() ? 201 : error;
 }
 
 // Each process has another GPU, unless it is told which.
@@ -149,12 +162,13 @@ int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
 }
 
 int cuCtxGetCurrent(void** context) {
-  *context = fake.has_context ? &fake : nullptr;
+  *context = HasContext() ? &fake : nullptr;
   return Called("cuCtxGetCurrent");
 }
 
 int cuCtxSetCurrent(void* context) {
-  return context == &fake ? Called("cuCtxSetCurrent") : 201;
+  was_set = context == &fake;
+  return was_set ? Called("cuCtxSetCurrent") : 201;
 }
 
 int cuStreamQuery(void* stream) {

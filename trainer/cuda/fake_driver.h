@@ -29,6 +29,8 @@ struct FakeDriver {
 using FakeEnqueue = void(void* stream, void (*run)(void* call), void* call);
 // What cuStreamQuery() says of a stream that somebody else works on.
 using FakeQuery = int(void* stream);
+// Whether somebody else's work has given this thread its context.
+using FakeContext = bool();
 
 // The library's function of this type and name gives the one that it has.
 using FakeDriverOf = FakeDriver*();

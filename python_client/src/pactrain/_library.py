@@ -6,6 +6,7 @@ typed error of `pactrain.errors`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -201,31 +202,41 @@ class Waits:
             self._say(last)
 
 
+OnDevice = Callable[[], contextlib.AbstractContextManager[object]]
+
+
 def _attach(
     options: AttachOptions,
     on_waiting: Callable[[str], None],
     advice: str,
     previous: ctypes.c_void_p | None,
+    within: OnDevice,
 ) -> ctypes.c_void_p:
     """pt_attach() in a helper thread, so that Ctrl-C interrupts the wait."""
     library = _abi.load_library()
     fields = _to_options(options)
     fields.previous = previous
-    outcome: list[ctypes.c_void_p | errors.PacTrainError] = []
+    outcome: list[ctypes.c_void_p | Exception] = []
     done = threading.Event()
     waits = Waits(on_waiting)
 
-    def run() -> None:
+    def ask() -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         callback = _abi.OnWaiting(lambda text, _: waits.hear(_text(text)))
         code = library.pt_attach(
             ctypes.byref(fields), ctypes.byref(handle), callback, None
         )
         if code == _PT_OK:
-            outcome.append(handle)
-        else:
-            error = _error(code, _text(library.pt_last_error()), advice)
-            error.may_rejoin = bool(library.pt_last_may_rejoin())
+            return handle
+        error = _error(code, _text(library.pt_last_error()), advice)
+        error.may_rejoin = bool(library.pt_last_may_rejoin())
+        raise error
+
+    def run() -> None:
+        try:
+            with within():
+                outcome.append(ask())
+        except Exception as error:
             outcome.append(error)
         done.set()
 
@@ -233,7 +244,7 @@ def _attach(
     if not done.wait(PATIENCE_SECONDS):
         waits.speak()
         done.wait()
-    if isinstance(outcome[0], errors.PacTrainError):
+    if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]
 
@@ -247,9 +258,14 @@ class NativeSession:
     """
 
     def __init__(
-        self, options: AttachOptions, on_waiting: Callable[[str], None], advice: str
+        self,
+        options: AttachOptions,
+        on_waiting: Callable[[str], None],
+        advice: str,
+        within: OnDevice = contextlib.nullcontext,
     ) -> None:
         self._options = options
+        self._within = within
         self._on_waiting = on_waiting
         self._advice = advice
         self._pid = os.getpid()
@@ -262,16 +278,19 @@ class NativeSession:
 
     @staticmethod
     def attach(
-        options: AttachOptions, on_waiting: Callable[[str], None], advice: str = ""
+        options: AttachOptions,
+        on_waiting: Callable[[str], None],
+        advice: str = "",
+        within: OnDevice = contextlib.nullcontext,
     ) -> NativeSession:
         """Connects and waits for all ranks.
 
         `advice` says what to do when the agent is gone, in the place of the library's
-        own last line.
+        own last line. `within()` gives a thread the model's device.
 
         Raises: the typed error of the code of pt_attach().
         """
-        return NativeSession(options, on_waiting, advice)
+        return NativeSession(options, on_waiting, advice, within)
 
     def reattach(self, held: HeldState, timeout_seconds: float) -> None:
         """Attaches again in the place of what is over; says how far this rank has come.
@@ -298,7 +317,9 @@ class NativeSession:
 
     def _enter(self, options: AttachOptions) -> None:
         previous = self._handle
-        handle = _attach(options, self._on_waiting, self._advice, previous)
+        handle = _attach(
+            options, self._on_waiting, self._advice, previous, self._within
+        )
         self._resume_step = int(self._library.pt_next_step(handle))
         self._handle = handle
         if previous is not None:

@@ -247,12 +247,12 @@ def open_session(
     copies = declared.copies
     if copies is not None:
         options = replace(options, nccl=copies.packer.reduces)
-    with contextlib.nullcontext() if copies is None else copies.on_device():
-        native = NativeSession.attach(
-            options,
-            functools.partial(_log_waiting, config.rank == 0),
-            advice_on_a_dead_agent(os.environ) if config.embedded else "",
-        )
+    native = NativeSession.attach(
+        options,
+        functools.partial(_log_waiting, config.rank == 0),
+        advice_on_a_dead_agent(os.environ) if config.embedded else "",
+        contextlib.nullcontext if copies is None else copies.on_device,
+    )
     try:
         with contextlib.nullcontext() if meeting is None else meeting.begin(native):
             parts = _parts(declared, config, native, index)

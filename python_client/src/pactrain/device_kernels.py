@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -109,8 +110,7 @@ def kernels_of(device: torch.device) -> DeviceKernels:
     Raises:
       RefusedError: they cannot be had here.
     """
-    with current(device):
-        torch.zeros(1, device=device)  # Or the thread may have no context yet.
+    with with_context(device):
         return DeviceKernels()
 
 
@@ -130,6 +130,15 @@ def _status(ask: Any) -> tuple[bool, str]:
     text = ctypes.create_string_buffer(512)
     code = ask(text, len(text))
     return code == 0, text.value.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def with_context(device: torch.device) -> Iterator[None]:
+    """In a thread that may have done nothing there, too: its first work gives it the
+    device's context."""
+    with current(device):
+        torch.zeros(1, device=device)
+        yield
 
 
 def current(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ._library import NativeSession
-from .device_kernels import current
+from .device_kernels import with_context
 from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
 from .packing import Packer, Packing
@@ -168,8 +168,8 @@ class DeviceCopies:
         self._noted: dict[torch.Stream, None] = {}
 
     def on_device(self) -> contextlib.AbstractContextManager[object]:
-        """In here calls of the driver are about this device."""
-        return current(self._device)
+        """In here calls of the driver are about this device, in whichever thread."""
+        return with_context(self._device)
 
     def _width(self, values: Tensor) -> int:
         """Bytes of page-locked memory for an element: what is packed is in fp32."""

@@ -164,8 +164,8 @@ class DistributedDataParallel(nn.Module):
         self._buckets = buckets
         self.session = open_session(declared, config, meeting)
         self._membership = self.session.membership
-        handles = buckets.start(self.session.engine, self._membership)
-        self.session.remove_at_close(handles)
+        buckets.start(self.session.engine, self._membership)
+        self.session.at_close(buckets.remove)
 
     @property
     def world(self) -> WorldNow:
@@ -213,6 +213,8 @@ class DistributedDataParallel(nn.Module):
         if self.training and self._membership.behind:
             with self._leaving_on_errors():
                 self._membership.before_forward()
+        if self.training:
+            self._buckets.follow()
         synchronous = self.require_backward_grad_sync
         inputs, options = self._moved(inputs, options)
         self._buckets.begin()

@@ -1,7 +1,8 @@
 """Keeps weights outside the masks in force where they belong.
 
 That is at zero (gradient sparsity enforcement), or, for frozen parameters, at the
-values they had when the masks were agreed on.
+values they had when the masks were agreed on. Scripts and frameworks move a model to
+the CPU to save it, or at the end: then masks and values go where the weights are.
 """
 
 from __future__ import annotations
@@ -198,7 +199,9 @@ class Enforcement:
         # Not a change that autograd has to hear of: a graph that is kept goes on.
         weights = entry.parameter.data
         if entry.frozen:
-            torch.where(entry.mask, weights, self.values[entry.name], out=weights)
+            mask = entry.mask.to(weights.device)
+            held = self.values[entry.name].to(weights.device)
+            torch.where(mask, weights, held, out=weights)
         else:
             storage.zero_outside(weights, entry.mask)
 
@@ -245,17 +248,20 @@ class Enforcement:
         return sum(self._outside(entry) for entry in self._entries.values())
 
     def _outside(self, entry: _Entry) -> int:
-        return storage.count(self._strays(entry) & ~entry.mask)
+        strays = self._strays(entry)
+        return storage.count(strays & ~entry.mask.to(strays.device))
 
     def _strays(self, entry: _Entry, places: Tensor | None = None) -> Tensor:
         """None: everywhere."""
-        found = entry.parameter.detach()
-        found = found if places is None else torch.take(found, places)
+        found = _at(entry.parameter.detach(), places)
         if not entry.frozen:
             return found != 0
-        wanted = self.values[entry.name]
-        wanted = wanted if places is None else torch.take(wanted, places)
+        wanted = _at(self.values[entry.name].to(found.device), places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
+
+
+def _at(values: Tensor, places: Tensor | None) -> Tensor:
+    return values if places is None else torch.take(values, places.to(values.device))
 
 
 def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
@@ -379,7 +385,10 @@ def _refitted(
         if fitting is None and registry.is_as_before_load(parameter):
             continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
-            unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
+            unlike_zero = parameter.detach() != 0
+            unfit.append(
+                (name, storage.count(unlike_zero & ~mask.to(parameter.device)))
+            )
             registry.of(parameter).loaded = True  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting

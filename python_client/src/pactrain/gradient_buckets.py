@@ -19,7 +19,7 @@ from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
 from .forward_flags import ForwardFlags, inside_backward
 from .membership import Membership
-from .parameters import ParameterTable
+from .parameters import MOVE_BACK, ParameterTable
 
 _TWICE = (
     "Parameter {name} got its gradient twice in one backward pass: it is used in "
@@ -29,6 +29,10 @@ _INSIDE = (
     "A backward pass inside another one, of a reentrant checkpoint, came before any "
     "gradient of the outer pass, whose end cannot be seen then.\n"
     "Give checkpoint() use_reentrant=False."
+)
+_MOVED = (
+    "{moved}: the model was moved after it was wrapped, so that each rank would train "
+    "alone.\n" + MOVE_BACK
 )
 _WHOSE = (
     "A backward pass does not go through what a forward pass returned, and of the "
@@ -172,27 +176,47 @@ class GradientBuckets:
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
+        self._table = table
         self._nodes: list[torch.autograd.graph.Node] = []  # Their hooks live with them.
+        self._handles: list[RemovableHandle] = []
         self._looks = 0
         self._unreached = [set(range(len(b.names))) for b in self.buckets]  # As yet.
 
-    def start(
-        self, engine: StepEngine, membership: Membership
-    ) -> list[RemovableHandle]:
-        """From now on gradients go to `engine`, until the handles are removed.
-
-        As in DDP at the node that adds gradients up: a script's hooks at the parameter
-        run before, whenever they were registered.
-        """
+    def start(self, engine: StepEngine, membership: Membership) -> None:
+        """From now on gradients go to `engine`, until remove()."""
         self._engine = engine
         self._membership = membership
-        handles = []
+        self._hear()
+
+    def _hear(self) -> None:
+        """As in DDP at the node that adds gradients up: a script's hooks at the
+        parameter run before, whenever they were registered."""
+        self.remove()
         for bucket in self.buckets:
             for position, parameter in enumerate(bucket.parameters()):
                 node = _accumulator(parameter)
                 self._nodes.append(node)
-                handles.append(node.register_hook(self._hook(bucket, position)))
-        return handles
+                self._handles.append(node.register_hook(self._hook(bucket, position)))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._nodes, self._handles = [], []
+
+    def follow(self) -> None:
+        """Before a pass of training. A model that was moved and came back has lost its
+        hooks: torch adds its gradients up at nodes of their own on each device.
+
+        Raises:
+          RefusedError: it is elsewhere still.
+        """
+        first = self.buckets[0].parameters()[0]
+        if not self._nodes or not first.requires_grad:
+            return
+        if _accumulator(first) is not self._nodes[0]:
+            if moved := self._table.moved():
+                raise RefusedError(_MOVED.format(moved=moved))
+            self._hear()
 
     def begin(self) -> None:
         """Before a forward pass."""

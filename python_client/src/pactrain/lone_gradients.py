@@ -18,7 +18,7 @@ from . import optimizer_hook
 from .errors import RefusedError
 from .forward_flags import inside_backward
 from .outsiders import ANEW
-from .parameters import ParameterTable
+from .parameters import MOVE_BACK, ParameterTable
 
 MANY_PASSES = 200  # In a row: gradients are seldom added up over so many.
 _ADVICE = (
@@ -29,7 +29,6 @@ _ADVICE = (
     "one loss; where a pass does not reach all "
     "parameters, give torch's DistributedDataParallel find_unused_parameters=True."
 )
-
 logger = logging.getLogger("pactrain")
 
 
@@ -112,6 +111,12 @@ class LoneGradients(optimizer_hook.StepWatcher):
                 f"gradient of it comes, and that of {name} was not exchanged"
             )
             advice = ANEW
+        elif moved := self._table.moved():
+            what = (
+                f"{moved}: the model was moved after it was wrapped. So the gradient "
+                f"of {name} was not exchanged"
+            )
+            advice = MOVE_BACK
         if self._world_size() > 1:
             raise RefusedError(
                 f"{what}, so that each rank would train alone.\n{advice}"

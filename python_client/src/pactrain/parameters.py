@@ -52,6 +52,12 @@ def check_module(model: object) -> None:
         )
 
 
+MOVE_BACK = (
+    "Move a model to its device before it is wrapped. One that was moved to be saved "
+    "or scored goes back before the next forward pass of training."
+)
+
+
 class ParameterTable:
     """Immutable list of (name, parameter), in registration order.
 
@@ -89,6 +95,7 @@ class ParameterTable:
                     "are parameters that have.\nCall a model with lazy layers once, "
                     "and give one on meta its weights, before this."
                 )
+        self._places = [p.device for _, p in self._items]
         self._index = {id(p): i for i, (_, p) in enumerate(self._items)}
         self._by_name = dict(self._items)
         self._model_name = type(getattr(module, "_orig_mod", module)).__name__
@@ -128,6 +135,17 @@ class ParameterTable:
         """The name of one that the model has no more; empty: there is none."""
         there = self.ids_of_model()
         return next((name for name, p in self._items if id(p) not in there), "")
+
+    def moved(self) -> str:
+        """Where one is that was elsewhere before; empty: all are where they were."""
+        return next(
+            (
+                f"{name} was on {before}, and is on {p.device} now"
+                for (name, p), before in zip(self._items, self._places, strict=True)
+                if p.device != before
+            ),
+            "",
+        )
 
     def index_of(self, parameter: object) -> int:
         """Its place in the order. KeyError: not one of this model."""

@@ -54,8 +54,13 @@ class _Watched:
 
     def now(self) -> Tensor:
         """What is there, on the CPU."""
-        taken = torch.take(self.parameter.detach(), self.places)
+        taken = self.taken()
         return taken if taken.device.type == "cpu" else taken.float().cpu()
+
+    def taken(self) -> Tensor:
+        """The same where the weights are: a model may have been moved since."""
+        weights = self.parameter.detach()
+        return torch.take(weights, self.places.to(weights.device))
 
     def take(self, now: Tensor) -> None:
         self._values = self._left = now
@@ -240,7 +245,7 @@ def _read(several: Sequence[_Watched]) -> Iterator[tuple[_Watched, Tensor]]:
         for watched in several:
             yield watched, watched.now()
         return
-    parts = [torch.take(w.parameter.detach(), w.places).float() for w in several]
+    parts = [watched.taken().float() for watched in several]
     sizes = [part.numel() for part in parts]
     values = torch.split(torch.cat(parts).cpu(), sizes)
     yield from zip(several, values, strict=True)

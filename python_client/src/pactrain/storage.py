@@ -122,7 +122,7 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
     Multiplies the bits, as integers: of a number that is none or infinite a product
     would leave no zero. By numpy, which takes half of torch's time for bools.
     """
-    plain = values.detach()
+    plain, mask = values.detach(), mask.to(values.device)
     if plain.device.type == "cpu":
         bits = plain.view(_BITS[plain.element_size()]).numpy()
         np.multiply(bits, mask.numpy(), out=bits)

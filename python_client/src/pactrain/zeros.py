@@ -153,13 +153,13 @@ def refit(weights: Tensor, mask: Tensor, loaded: bool = False) -> Tensor | None:
 
     Weights that momentum or the like brought back have no zeros elsewhere.
     """
-    kept = weights.detach() != 0
-    outside = storage.count(kept > mask)
+    kept, there = weights.detach() != 0, mask.to(weights.device)
+    outside = storage.count(kept > there)
     if outside == 0 and not loaded:
         return mask
-    elsewhere = storage.count(mask > kept)
+    elsewhere = storage.count(there > kept)
     if outside == 0:
-        pruned = 100 * elsewhere >= storage.count(mask) and bool(kept.any())
+        pruned = 100 * elsewhere >= storage.count(there) and bool(kept.any())
         return kept if pruned else mask
     return kept if 100 * elsewhere >= 99 * outside and bool(kept.any()) else None
 
