@@ -137,8 +137,7 @@ def main(argv: Sequence[str]) -> int:
         if name not in DATA:
             raise SystemExit(f"DATA has '{name[:20]}', allowed: {', '.join(DATA)}")
     sys.path[:0] = [str(ROOT), str(PACKAGE.parent)]
-    from bench.evidence import gpu
-    from bench.evidence.gpu_workloads import NETWORK_OF
+    from bench.evidence.gpu_workloads import METHODS, NETWORK_OF
 
     folder = os.environ.get("PACTRAIN_DATA", "")
     packed = pack(folder, FOLDER, names)
@@ -152,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
         "folder": str(FOLDER.relative_to(ROOT)),
         "megabytes": round(size_of(files_in(FOLDER)) / 1e6, 1),
         "workloads": [name for name in NETWORK_OF if name.split("-")[1] in packed],
-        "methods": list(gpu.METHODS),
+        "methods": list(METHODS),
         "command": COMMAND,
     }
     print(json.dumps(last))

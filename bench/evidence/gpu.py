@@ -30,7 +30,14 @@ from typing import Any
 import torch
 
 from bench.evidence import chosen
-from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF, ImageFolder, RealCifar, names_of
+from bench.evidence.gpu_workloads import (
+    IMAGES,
+    METHODS,
+    NETWORK_OF,
+    ImageFolder,
+    RealCifar,
+    names_of,
+)
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import (
     FOLDER,
@@ -44,10 +51,6 @@ from bench.evidence.steps import (
 from bench.evidence.train import Run
 from bench.evidence.workloads import ROOT, Place, Stopped, Vision, Workload
 
-METHODS = (
-    *("ddp", "levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_bf16", "fp16"),
-    *("topk0.1", "topk0.01", "paper", "powersgd1", "powersgd2", "powersgd4", "dgc"),
-)
 LEAST_MINUTES, MOST_MINUTES = 2.0, 24 * 60.0
 MOST_PROCESSES = 64
 SAVING_SECONDS = 45.0  # What a step, an evaluation and putting away ResNet152 may take.

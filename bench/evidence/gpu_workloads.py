@@ -23,6 +23,10 @@ from bench.evidence.train import WORKERS
 from bench.evidence.workloads import HELD_OUT, Cifar, Place, Vision
 from bench.model import normalised
 
+METHODS = (
+    *("ddp", "levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_bf16", "fp16"),
+    *("topk0.1", "topk0.01", "paper", "powersgd1", "powersgd2", "powersgd4", "dgc"),
+)
 STEPS = 750  # Four epochs of CIFAR by eight workers with 32 samples each.
 MAKE: dict[str, Callable[[int], nn.Module]] = {
     "resnet18": networks.resnet18,

@@ -52,10 +52,14 @@ def hours_words(
             "emulated links.")  # fmt: skip
 
 
+def on_cpu(evidence: Evidence) -> list[str]:
+    return [workload for workload in evidence.workloads() if workload not in ON_GPU]
+
+
 def tuning_words(evidence: Evidence) -> str:
     """Of which workloads rates were tuned, and how many took the set's ends."""
     said = []
-    for workload in evidence.workloads():
+    for workload in on_cpu(evidence):
         own = [factor for (name, _), factor in evidence.factors.items() if name == workload]
         ends = ", ".join(f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
         said.append(f"{workload}: {len(own)} methods tuned" + (f", of which {ends}" if own else ""))
@@ -67,7 +71,7 @@ def plan_words(evidence: Evidence) -> str:
     said = []
     for seeds in (LEAST_SEEDS, len(SEEDS)):
         hours = 0.0
-        for workload in evidence.workloads():
+        for workload in on_cpu(evidence):
             own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
             untaken = [p for p in evidence.others if p["workload"] == workload] or own
             for pieces, count in ((own, seeds), (untaken, len(FACTORS) - 1)):

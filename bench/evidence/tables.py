@@ -23,6 +23,7 @@ from bench.evidence import (
 )
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Goal
+from bench.evidence.gpu_workloads import METHODS as ON_GPU_METHODS
 from bench.evidence.gpu_workloads import STEPS
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.losing import title
@@ -76,9 +77,12 @@ def reached_words(steps: Sequence[int | None]) -> str:
 
 def steps_table(evidence: Evidence, workload: str) -> str:
     """Of every row; what is set against DDP by equal seeds, `below DDP` after DDP's steps."""
-    rows = []
+    rows, missing = [], []
     for method in ROWS:
         seeds = evidence.seeds(workload, method)
+        if not seeds and workload in ON_GPU:
+            missing += [ROWS[method].title] if method in ON_GPU_METHODS else []
+            continue
         if not seeds:
             fits = ROWS[method].only in ("", "adamw" if workload == ByteTransformer.name else "sgd")
             said = NOT_RUN if fits else f"{ROWS[method].only} only"
@@ -115,7 +119,8 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         "below DDP",
         "r",
     ]
-    return table(head, rows)
+    left = f"\n\nNot run yet: {'; '.join(missing)}." if missing else ""
+    return table(head, rows) + left
 
 
 def claims_table(evidence: Evidence) -> str:

@@ -355,14 +355,14 @@ def test_without_an_nccl_it_is_refused(wrap, monkeypatch, packing):
 
 
 @pytest.mark.parametrize("wanted", ["", "auto"])
-def test_auto_goes_by_torch_until_the_kernels_have_run(
+def test_auto_goes_by_torch_where_the_kernels_can_run(
     wrap, kernels, monkeypatch, wanted
 ):
     monkeypatch.setenv(device_path.VARIABLE, wanted)
     _, attached = train(wrap, "queued")
     assert not attached.native.packed
     text = attached.session.summary()
-    assert "torch (the kernels have run on no GPU yet" in text
+    assert "torch (packing on the GPU made no step sooner" in text
 
 
 def test_torch_can_be_asked_for(wrap, kernels, monkeypatch):

@@ -27,7 +27,7 @@ from pathlib import Path
 from gpu_figures import beside, figures, link
 from gpu_frameworks import frameworks
 from gpu_job import cluster, job, start
-from gpu_kernels import kernels
+from gpu_kernels import kernels, sanitized
 from gpu_place import PATIENCE, WIDTH, Answer, Skipped, bound, devices
 
 ALL_SECONDS = 530  # What is left when they are over is skipped.
@@ -130,6 +130,7 @@ def lost_rank(place: str, package: Path) -> Answer:
 PARTS: dict[str, tuple[Callable[[str, Path], Answer], float]] = {  # Seconds that it may take.
     "facts": (facts, 35),
     "kernels": (kernels, 90),
+    "sanitizer": (sanitized, 100),
     "exchange": (exchange, 120),
     "nccl": (nccl, 50),
     "training": (training, 120),

@@ -1,7 +1,13 @@
-"""gpu_check.py's part "kernels": against torch's operators on the same device."""
+"""gpu_check.py's part "kernels": against torch's operators on the same device. Alone: over small
+buckets, for compute-sanitizer."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,13 +22,8 @@ def kernels(place: str, package: Path) -> Answer:
     """Against torch's operators on the same device, over random bits."""
     import torch
 
-    from pactrain.errors import RefusedError
-
     device = on(place)
-    try:
-        own = kernels_on(device)
-    except RefusedError as error:
-        raise Skipped(str(error)) from error
+    own = there(device)
     wrong: list[str] = []
     checked = 0
     elements = ELEMENTS if place.startswith("cuda") else 3000
@@ -36,6 +37,52 @@ def kernels(place: str, package: Path) -> Answer:
         if time.monotonic() > end:
             break
     return {"wrong": wrong, "elements": checked}
+
+
+def there(device: Any) -> Any:
+    from pactrain.errors import RefusedError
+
+    try:
+        return kernels_on(device)
+    except RefusedError as error:
+        raise Skipped(str(error)) from error
+
+
+TOOLS = ("memcheck", "racecheck")
+
+
+def sanitized(place: str, package: Path) -> Answer:
+    """Nothing is read or written out of bounds, and no block races with itself."""
+    if not place.startswith("cuda") or shutil.which("compute-sanitizer") is None:
+        raise Skipped("compute-sanitizer is for NVIDIA's GPUs, and comes with the CUDA Toolkit")
+    there(on(place))
+    answer: Answer = {"wrong": []}
+    for tool in TOOLS:
+        command = ["compute-sanitizer", "--tool", tool, "--kernel-regex", "kns=pactrain"]
+        done = subprocess.run(
+            [*command, sys.executable, __file__, place],
+            env=os.environ | {"PYTHONPATH": str(package)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answer[tool] = re.findall(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
+        if done.returncode or not answer[tool] or not re.search(": 0 (err|haz)", answer[tool][0]):
+            answer["wrong"].append(f"{tool}: {done.stdout[-1500:]}{done.stderr[-500:]}")
+    return answer
+
+
+def check_small(place: str) -> list[str]:
+    """Around whole tiles, by all shares that are kept; what is wrong."""
+    import torch
+
+    device = on(place)
+    own, wrong = kernels_on(device), []
+    for seed in range(16):
+        dtype = (torch.float32, torch.bfloat16)[seed % 2]
+        for count in (31, 1023, 1024, 1025, 40_000 + seed, (1 << 18) - seed):
+            wrong += check_kernels(own, device, dtype, count, seed)
+    return wrong
 
 
 def check_kernels(own: Any, device: Any, dtype: Any, count: int, seed: int) -> list[str]:
@@ -108,3 +155,9 @@ def image_of(keep: Any) -> Any:
     kept = padded.reshape(tiles, 1024).sum(axis=1)
     offsets = (np.cumsum(kept) - kept).astype(np.uint32)
     return torch.from_numpy(np.concatenate([words, offsets]).view(np.uint8))
+
+
+if __name__ == "__main__":
+    found = check_small(sys.argv[1])
+    print(found)
+    sys.exit(bool(found))

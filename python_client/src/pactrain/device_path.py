@@ -16,8 +16,9 @@ _CHOICES = ("auto", "torch", "device", "nccl")
 WITH_KERNELS = {"cuda"}  # Kinds of devices.
 _NAMES = ("cpu", "torch", "device", "nccl")
 _BY_KERNELS = ("device", "nccl")
-_UNPROVEN = (
-    f"the kernels have run on no GPU yet, and {VARIABLE}=device takes them all the same"
+_NO_SOONER = (
+    f"packing on the GPU made no step sooner where it was tried; {VARIABLE}=device "
+    "takes it all the same"
 )
 
 
@@ -84,7 +85,7 @@ def choose(device: torch.device | None, environment: Mapping[str, str]) -> Devic
     if wanted == "auto":
         if not foreign:
             usable, words = kernels_here(device)
-            why = _UNPROVEN if usable else words
+            why = _NO_SOONER if usable else words
         return DevicePath("torch", why)
     if foreign:
         raise _cannot(wanted, why)

@@ -60,7 +60,7 @@ def test_buckets_that_are_packed_there_give_the_bits_of_the_cpu(cluster, launch,
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({}, "the kernels have run on no GPU yet"),
+        ({}, "packing on the GPU made no step sooner"),
         ({"FAKE_CUDA": "12040"}, "GPU 0, Fake 0: the driver can do CUDA 12.4, the kernels need"),
         ({"FAKE_CAPABILITY": "75"}, "GPU 0, Fake 0: the GPU has compute capability 7.5, the"),
     ],

@@ -86,6 +86,17 @@ def test_a_part_is_right_where_all_is(tried, part, paths):
 
 
 @pytest.mark.nightly
+def test_frameworks_are_tried_on_the_cpu(wheel, tmp_path):
+    results = tmp_path / "results.json"
+    options = ["--place=cpu", "--part=frameworks", f"--results={results}", "--patience=8"]
+    command = [sys.executable, gpu_check.__file__, str(wheel), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.stdout.startswith("frameworks: right,"), done.stdout + done.stderr
+    kinds = json.loads(results.read_text())["frameworks"]["kinds"]
+    assert kinds.keys() == {"plain", "accelerate", "lightning", "transformers"}
+
+
+@pytest.mark.nightly
 def test_a_lost_rank_gives_the_other_a_typed_error(tried):
     assert tried("lost_rank")[0] == "right,"
 
@@ -183,9 +194,9 @@ def test_a_part_has_no_more_time_than_all_have_left(monkeypatch, capsys, tmp_pat
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", str(empty), f"--results={tmp_path / 'r'}"])
     monkeypatch.setenv(gpu_check.WIDTH, "8")
     assert gpu_check.main() == 0
-    assert given["lost_rank"] == gpu_check.ALL_SECONDS - 500
-    assert "figures: skipped: 530 s are over" in capsys.readouterr().out
-    assert "figures" not in given
+    assert given["training"] == gpu_check.ALL_SECONDS - 500
+    assert "lost_rank: skipped: 530 s are over" in capsys.readouterr().out
+    assert "lost_rank" not in given
 
 
 def test_bits_that_differ_are_wrong_and_a_refused_path_is_skipped(monkeypatch):
