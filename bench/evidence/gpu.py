@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,11 @@ def run_all(
                 run_workload(workload, methods, seeds, tune=False, run=run)
     except Stopped as stop:
         stopped = str(stop)
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            f"one of {options.processes} processes was ended from outside, maybe for want of "
+            "memory. What had ended is kept. Run the same command again, with fewer --processes."
+        ) from None
     paths = [piece_path(name, method, seed) for name in names for method in {"ddp", *methods}
              for seed in seeds]  # fmt: skip
     return {"pieces": sum(path.exists() for path in paths), "of": len(paths), "stopped_at": stopped,
@@ -225,6 +231,9 @@ def main(argv: Sequence[str]) -> int:
     except (FileNotFoundError, ImportError, ValueError) as error:
         print(f"report-gpu: {error}", file=sys.stderr)
         return 2
+    except ChildProcessError as error:
+        print(f"report-gpu: {error}", file=sys.stderr)
+        return 1
     print(json.dumps(last | {"device": options.device, "seconds": round(time.monotonic() - began)}))
     return 3 if last.get("stopped_at") else 0
 

@@ -100,10 +100,11 @@ def test_a_model_on_a_device_trains_as_on_the_cpu(make, kind):
 
 
 @pytest.mark.parametrize("kind", ["zero", "freeze"])
-def test_a_model_that_is_moved_to_the_cpu_is_saved_there_and_closed(make, kind):
-    """As Lightning does at the end of a fit, and scripts do to save."""
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_model_may_be_on_the_cpu_at_the_end(make, kind, by_hand, caplog):
+    """Lightning brings it there; also with other weights, as their average."""
 
-    def trained(place, elsewhere):
+    def trained(place):
         model = small_net()
         pactrain.prune(model, 0.5, kind=kind)
         attached = make(queued.move(model, place))
@@ -112,23 +113,57 @@ def test_a_model_that_is_moved_to_the_cpu_is_saved_there_and_closed(make, kind):
             attached.step(inputs(step).to(place), optimizer)
             if step == 1:
                 activate(attached)
-            if step == 3:  # Its step left weights that are masked when they are saved.
-                queued.move(model, elsewhere)
-                saved = {n: v.clone().cpu() for n, v in model.state_dict().items()}
-                attached.session.apply_masks()
-                queued.move(model, place)
-        queued.move(model, elsewhere)
-        masks = {n: m.cpu() for n, m in attached.session.state_dict()["masks"].items()}
+        queued.move(model, "cpu")
+        if by_hand:
+            for parameter in model.parameters():
+                parameter.data.add_(5)
+        saved = [*model.state_dict().values()]
+        masks = attached.session.state_dict()["masks"].values()
+        assert "NOT REACHED" not in attached.session.summary() or by_hand
         attached.session.close()
-        return [
-            *saved.values(),
-            *masks.values(),
-            *(p.data.cpu() for p in model.parameters()),
-        ]
+        return [v.clone().cpu() for v in (*saved, *masks, *model.parameters())]
 
-    expected = trained("cpu", "cpu")
+    expected = trained("cpu")
+    said = sorted(record.message for record in caplog.records)
+    caplog.clear()
     with queued.OneDevice():
-        assert equal(trained("queued", "cpu"), expected)
+        assert equal(trained("queued"), expected)
+    assert not [r for r in caplog.records if "failed" in r.message]
+    assert len(caplog.records) == len(said)
+
+
+@pytest.mark.parametrize("frozen", [None, 0, 2])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_that_was_moved_to_be_saved_and_moved_back_trains_on(
+    wrap, frozen, training
+):
+    """Also where the script has frozen a layer since, and trains in eval mode."""
+
+    def trained(place):
+        model = small_net()
+        pactrain.prune(model, 0.5)
+        attached = wrap(queued.move(model, place))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(STEPS):
+            attached.step(inputs(step).to(place), optimizer)
+            if step == 1:
+                activate(attached)
+                attached.ddp.train(training)
+                if frozen is not None:
+                    model[frozen].requires_grad_(False)
+            if step in (2, 4):
+                saved = {
+                    n: v.clone()
+                    for n, v in queued.move(model, "cpu").state_dict().items()
+                }
+                queued.move(model, place)
+            if step == 3 and frozen is not None:
+                model[frozen].requires_grad_(True)
+        assert attached.session.stats()["pactrain/steps"] == STEPS
+        assert submitted(attached.native) >= STEPS
+        return [*saved.values(), *(p.detach().cpu() for p in model.parameters())]
+
+    assert equal(trained("queued"), trained("cpu"))
 
 
 @pytest.mark.parametrize(("place", "elsewhere"), [("queued", "cpu"), ("cpu", "queued")])

@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from gpu_job import cluster, last_line
 from gpu_place import Answer, Skipped, on
 
+PACKAGES = {"pytorch_lightning": "pytorch-lightning"}
 BATCH, WORLD, STEPS = 8, 2, 12
 MODULES = {
     "plain": "torch",
@@ -45,10 +47,12 @@ def frameworks(place: str, package: Path) -> Answer:
             continue
         ranks = said_by(package, place, kind)
         answer["kinds"][kind] = {name: ranks[0].get(name) for name in ("place", "backend", "path")}
-        plain = answer.setdefault("plain", ranks[0].get("digests"))
+        answer["kinds"][kind]["version"] = metadata.version(PACKAGES.get(module, module))
         if any("error" in rank for rank in ranks):
             answer.setdefault("failed", []).append(f"{kind}: {ranks}")
-        elif any(rank["digests"] != plain for rank in ranks):
+            continue
+        plain = answer.setdefault("digests", ranks[0]["digests"])  # Plain DDP's, if it ran.
+        if any(rank["digests"] != plain for rank in ranks):
             answer["wrong"].append(f"{kind}: {ranks} beside {plain}")
         elif ranks[0]["place"] != place:
             answer.setdefault("failed", []).append(f"{kind} chose {ranks[0]['place']}")
@@ -128,8 +132,10 @@ def rank_main(kind: str, place: str, folder: str) -> Answer:
             keep = registry.get(parameter)
             parameter.register_hook(lambda grad, keep=keep: grad * keep.to(grad.device))
     digests: list[str] = []
+    places: set[str] = set()  # While it trains: Lightning takes it back to the CPU then.
 
     def note() -> None:
+        places.add(str(next(model.parameters()).device))
         whole = hashlib.sha256()
         for parameter in model.parameters():
             whole.update(parameter.detach().cpu().numpy().tobytes())
@@ -239,7 +245,7 @@ def rank_main(kind: str, place: str, folder: str) -> Answer:
         "digests": digests,
         "mode": session.mode,
         "path": session.device_path.name,
-        "place": str(next(model.parameters()).device),
+        "place": " ".join(sorted(places)),
         "backend": dist.get_backend(),
     }
 

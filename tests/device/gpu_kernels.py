@@ -67,8 +67,11 @@ def sanitized(place: str, package: Path) -> Answer:
             check=False,
         )
         answer[tool] = re.findall(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
-        if done.returncode or not answer[tool] or not re.search(": 0 (err|haz)", answer[tool][0]):
-            answer["wrong"].append(f"{tool}: {done.stdout[-1500:]}{done.stderr[-500:]}")
+        said = f"{tool}: {done.stdout[-1500:]}{done.stderr[-500:]}"
+        if not answer[tool]:
+            answer.setdefault("failed", []).append(said)
+        elif done.returncode or not re.search(": 0 (err|haz)", answer[tool][0]):
+            answer["wrong"].append(said)
     return answer
 
 

@@ -87,6 +87,8 @@ def move(module: torch.nn.Module, place: str) -> torch.nn.Module:
     use()
     with torch.no_grad():
         for parameter in module.parameters():
+            if parameter.device.type == place:
+                continue
             gradient = parameter.grad
             parameter.grad = None
             torch.ops.queued.set_data(parameter, parameter.detach().to(place))

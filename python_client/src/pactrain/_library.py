@@ -216,7 +216,7 @@ def _attach(
     library = _abi.load_library()
     fields = _to_options(options)
     fields.previous = previous
-    outcome: list[ctypes.c_void_p | Exception] = []
+    outcome: list[ctypes.c_void_p | BaseException] = []
     done = threading.Event()
     waits = Waits(on_waiting)
 
@@ -236,7 +236,7 @@ def _attach(
         try:
             with within():
                 outcome.append(ask())
-        except Exception as error:
+        except BaseException as error:  # The caller waits for an outcome.
             outcome.append(error)
         done.set()
 
@@ -244,7 +244,7 @@ def _attach(
     if not done.wait(PATIENCE_SECONDS):
         waits.speak()
         done.wait()
-    if isinstance(outcome[0], Exception):
+    if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
 

@@ -165,7 +165,7 @@ class DistributedDataParallel(nn.Module):
         self.session = open_session(declared, config, meeting)
         self._membership = self.session.membership
         buckets.start(self.session.engine, self._membership)
-        self.session.at_close(buckets.remove)
+        self.session.remove_at_close([buckets])
 
     @property
     def world(self) -> WorldNow:
@@ -213,8 +213,7 @@ class DistributedDataParallel(nn.Module):
         if self.training and self._membership.behind:
             with self._leaving_on_errors():
                 self._membership.before_forward()
-        if self.training:
-            self._buckets.follow()
+        self._buckets.follow(self.training)
         synchronous = self.require_backward_grad_sync
         inputs, options = self._moved(inputs, options)
         self._buckets.begin()

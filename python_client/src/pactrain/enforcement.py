@@ -154,8 +154,9 @@ class Enforcement:
 
     @property
     def first(self) -> Tensor | None:
-        """A parameter whose weights are held; None: there is none."""
-        return next((entry.parameter for entry in self._entries.values()), None)
+        """A parameter whose weights are held, and that trains; None: there is none."""
+        held = (entry.parameter for entry in self._entries.values())
+        return next((parameter for parameter in held if parameter.requires_grad), None)
 
     @property
     def is_due(self) -> bool:
@@ -272,10 +273,11 @@ def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
 
 
 def zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
-    """Name, weights and mask of what has to be zero outside its mask."""
+    """Name, weights and mask, where these are, of what has to be zero outside its
+    mask."""
     left_alone = masks.unenforced | masks.frozen
     return [
-        (name, parameter, masks.masks[name])
+        (name, parameter, masks.masks[name].to(parameter.device))
         for name, parameter in table
         if name in masks.masks and name not in left_alone
     ]
@@ -385,10 +387,7 @@ def _refitted(
         if fitting is None and registry.is_as_before_load(parameter):
             continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
-            unlike_zero = parameter.detach() != 0
-            unfit.append(
-                (name, storage.count(unlike_zero & ~mask.to(parameter.device)))
-            )
+            unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.of(parameter).loaded = True  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting
@@ -407,6 +406,8 @@ def _pruned_since(table: ParameterTable, masks: MaskSet) -> dict[str, Tensor]:
         had, mask = registry.before_state(parameter), masks.masks.get(name)
         if had is None or name in masks.unenforced | masks.frozen:
             continue
+        had = had.to(parameter.device)
+        mask = None if mask is None else mask.to(parameter.device)
         both = had if mask is None else had & mask
         newer = mask is None or not torch.equal(both, mask)
         if newer and is_zero_outside(parameter, both):

@@ -203,20 +203,26 @@ class GradientBuckets:
             handle.remove()
         self._nodes, self._handles = [], []
 
-    def follow(self) -> None:
-        """Before a pass of training. A model that was moved and came back has lost its
-        hooks: torch adds its gradients up at nodes of their own on each device.
+    def follow(self, training: bool) -> None:
+        """Before a pass that may bring gradients. A model that was moved and came back
+        has lost its hooks: torch adds gradients up at other nodes on each device.
 
         Raises:
-          RefusedError: it is elsewhere still.
+          RefusedError: it is elsewhere still, and would train alone.
         """
-        first = self.buckets[0].parameters()[0]
-        if not self._nodes or not first.requires_grad:
-            return
-        if _accumulator(first) is not self._nodes[0]:
-            if moved := self._table.moved():
-                raise RefusedError(_MOVED.format(moved=moved))
+        parameters = (p for bucket in self.buckets for p in bucket.parameters())
+        for node, parameter in zip(self._nodes, parameters, strict=False):
+            if parameter.requires_grad:
+                if _accumulator(parameter) is not node:
+                    self._was_moved(training)
+                return
+
+    def _was_moved(self, training: bool) -> None:
+        moved = self._table.moved()
+        if not moved:
             self._hear()
+        elif training and self._membership.world.world_size > 1:
+            raise RefusedError(_MOVED.format(moved=moved))
 
     def begin(self) -> None:
         """Before a forward pass."""
@@ -327,9 +333,11 @@ class GradientBuckets:
 
 
 def _accumulator(parameter: Tensor) -> torch.autograd.graph.Node:
-    """The node that adds the parameter's gradients up."""
+    """The node that adds the parameter's gradients up, now or once it needs some."""
+    needs_gradient = parameter.requires_grad
     with torch.enable_grad():
-        made = parameter.expand_as(parameter).grad_fn
+        made = parameter.requires_grad_().expand_as(parameter).grad_fn
+    parameter.requires_grad_(needs_gradient)
     assert made is not None
     node = made.next_functions[0][0]
     assert node is not None

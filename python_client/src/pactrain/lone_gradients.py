@@ -27,7 +27,8 @@ _ADVICE = (
     "after backward() has returned, not in a hook; a term with a backward pass of its "
     "own, as a penalty on weights, goes before the wrapped model is called, or into "
     "one loss; where a pass does not reach all "
-    "parameters, give torch's DistributedDataParallel find_unused_parameters=True."
+    "parameters, give torch's DistributedDataParallel find_unused_parameters=True; "
+    "where the model was moved to another device and back, make that anew."
 )
 logger = logging.getLogger("pactrain")
 

@@ -54,7 +54,8 @@ def check_module(model: object) -> None:
 
 MOVE_BACK = (
     "Move a model to its device before it is wrapped. One that was moved to be saved "
-    "or scored goes back before the next forward pass of training."
+    "or scored goes back before the next forward pass of training; torch's own "
+    "DistributedDataParallel wants to be made and attached anew then."
 )
 
 

@@ -125,8 +125,8 @@ class _Watched:
         that frozen weights have to be."""
         weights = self.parameter.detach()
         if self.frozen and held is not None:
-            weights = weights - held
-        beyond = (weights != 0) > self.kept
+            weights = weights - held.to(weights.device)
+        beyond = (weights != 0) > self.kept.to(weights.device)
         if not bool(beyond.any()):
             return False
         # Also if it is no number.

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -34,6 +34,10 @@ _STATE_KEYS = {"version", "step", "masks", "masks_active"}
 _CLOSE_MARGIN_SECONDS = 3.0
 
 logger = logging.getLogger("pactrain")
+
+
+class Removable(Protocol):
+    def remove(self) -> None: ...
 
 
 class Session:
@@ -62,7 +66,8 @@ class Session:
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
-        self._hooks = state_hooks({parts.model.outer, *parts.model.module.modules()})
+        self._hooks: list[Removable] = []
+        self._hooks += state_hooks({parts.model.outer, *parts.model.module.modules()})
         for _, parameter in parts.table:
             registry.of(parameter).owner = self
         self._watchers = (parts.keeper.weights, membership, parts.keeper)
@@ -404,7 +409,7 @@ class Session:
         """Calls it when the session is closed, while it still is in the job."""
         self._at_close.append(call)
 
-    def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
+    def remove_at_close(self, hooks: Iterable[Removable]) -> None:
         self._hooks += hooks
 
     @contextlib.contextmanager

@@ -109,7 +109,7 @@ def _counted(weights: Tensor, mask: Tensor | None, frozen: bool) -> tuple[int, i
     values = weights.detach() != 0
     if mask is None:
         return storage.count(values), 0
-    inside = storage.count(values & mask)
+    inside = storage.count(values & mask.to(values.device))
     return inside, storage.count(values) - inside
 
 
