@@ -45,6 +45,7 @@ from bench.evidence import gpu, steps
 from bench.evidence.workloads import Place, Stopped
 small = gpu.make("vgg19-cifar10", "", Place(), small=True)
 folder = steps.FOLDER / small.name
+shutil.rmtree(folder, ignore_errors=True)  # What the checkout has is a GPU's, of real images.
 found = []
 for until in (None, 0.0, math.inf):  # None: one after the other.
     opening = gpu.Opening(small.name, "", "cpu", until or 0.0, small=True)
