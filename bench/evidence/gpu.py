@@ -9,7 +9,8 @@ It runs from a checkout, or from the folder that `make report-gpu` packed, with 
 there. When its time is over it puts away what it is at, and ends with exit status 3; the same
 command goes on there, with the same bits on a CPU. Each (workload, method, seed) leaves a file in
 bench/results/evidence/WORKLOAD, for `make report` to take when it is copied there. Ends with a
-line of JSON. Exit status 0: nothing is missing any more; 2: something is refused.
+line of JSON. Exit status 0: nothing is missing any more; 1: a process died; 2:
+something is refused.
 """
 
 from __future__ import annotations

@@ -99,20 +99,26 @@ def test_a_model_on_a_device_trains_as_on_the_cpu(make, kind):
     assert attached.session.stats()["pactrain/steps"] == STEPS
 
 
+def steps_of(make, place, kind="zero"):
+    """What was attached, and its model, after each step; masks act after the second."""
+    model = small_net()
+    pactrain.prune(model, 0.5, kind=kind)
+    attached = make(queued.move(model, place))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        attached.step(inputs(step).to(place), optimizer)
+        if step == 1:
+            activate(attached)
+        yield step, attached, model
+
+
 @pytest.mark.parametrize("kind", ["zero", "freeze"])
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_model_may_be_on_the_cpu_at_the_end(make, kind, by_hand, caplog):
     """Lightning brings it there; also with other weights, as their average."""
 
     def trained(place):
-        model = small_net()
-        pactrain.prune(model, 0.5, kind=kind)
-        attached = make(queued.move(model, place))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(STEPS):
-            attached.step(inputs(step).to(place), optimizer)
-            if step == 1:
-                activate(attached)
+        *_, (_, attached, model) = steps_of(make, place, kind)
         queued.move(model, "cpu")
         if by_hand:
             for parameter in model.parameters():
@@ -140,14 +146,8 @@ def test_a_model_that_was_moved_to_be_saved_and_moved_back_trains_on(
     """Also where the script has frozen a layer since, and trains in eval mode."""
 
     def trained(place):
-        model = small_net()
-        pactrain.prune(model, 0.5)
-        attached = wrap(queued.move(model, place))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(STEPS):
-            attached.step(inputs(step).to(place), optimizer)
-            if step == 1:
-                activate(attached)
+        for step, attached, model in steps_of(wrap, place):
+            if step == 0:
                 attached.ddp.train(training)
                 if frozen is not None:
                     model[frozen].requires_grad_(False)

@@ -130,7 +130,6 @@ def lost_rank(place: str, package: Path) -> Answer:
 PARTS: dict[str, tuple[Callable[[str, Path], Answer], float]] = {  # Seconds that it may take.
     "facts": (facts, 35),
     "kernels": (kernels, 90),
-    "sanitizer": (sanitized, 100),
     "exchange": (exchange, 120),
     "nccl": (nccl, 50),
     "training": (training, 120),
@@ -139,6 +138,7 @@ PARTS: dict[str, tuple[Callable[[str, Path], Answer], float]] = {  # Seconds tha
     "figures": (figures, 60),
     "beside": (beside, 75),
     "link": (link, 90),
+    "sanitizer": (sanitized, 100),
 }
 
 

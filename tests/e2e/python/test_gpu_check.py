@@ -194,9 +194,9 @@ def test_a_part_has_no_more_time_than_all_have_left(monkeypatch, capsys, tmp_pat
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", str(empty), f"--results={tmp_path / 'r'}"])
     monkeypatch.setenv(gpu_check.WIDTH, "8")
     assert gpu_check.main() == 0
-    assert given["training"] == gpu_check.ALL_SECONDS - 500
-    assert "lost_rank: skipped: 530 s are over" in capsys.readouterr().out
-    assert "lost_rank" not in given
+    assert given["lost_rank"] == gpu_check.ALL_SECONDS - 500
+    assert "frameworks: skipped: 530 s are over" in capsys.readouterr().out
+    assert "frameworks" not in given
 
 
 def test_bits_that_differ_are_wrong_and_a_refused_path_is_skipped(monkeypatch):
