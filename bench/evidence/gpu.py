@@ -221,6 +221,8 @@ def main(argv: Sequence[str]) -> int:
                              f"{MOST_MINUTES:g}")  # fmt: skip
         if not 1 <= options.processes <= MOST_PROCESSES:
             raise ValueError(f"processes = {options.processes}, allowed: 1 to {MOST_PROCESSES}")
+        if options.small and options.processes > 1:
+            raise ValueError("--try goes one after the other; leave out --processes")
         until = began + 60 * options.minutes - SAVING_SECONDS
         place = Place(find_device(options.device), until)
         methods = chosen("methods", options.methods, ROWS)
