@@ -105,7 +105,7 @@ figures:  ## README's and the docs' tables from bench/results; says which are st
 	@tools/setup
 	@$(PYTHON) -m bench.figures
 
-report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer TUNE=1; needs PACTRAIN_DATA).
+report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer TUNE=1 RESULTS=out/mine; needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
 	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS)) \
 	  $(if $(TUNE),--tune)

@@ -230,7 +230,7 @@ void Driver::Run(SetPeers& effect) {
   for (SetPeers::Peer& peer : effect.peers) {
     peers.push_back({std::move(peer.agent), peer.incarnation,
                      std::move(peer.site), std::move(peer.data_address),
-                     std::move(peer.generations)});
+                     std::move(peer.generations), peer.shares_uplink});
   }
   transport_->SetPeers(peers);
   coordinator_->SetAgents(peers.size() + 1);

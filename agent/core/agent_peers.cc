@@ -98,11 +98,14 @@ void AgentState::UpdatePeers(absl::Duration now) {
         if (!peer.agent.empty() && incarnations_[m.agent] != m.incarnation) {
           continue;
         }
-        peer = {m.agent, m.incarnation, "", "", {}};
+        peer = {m.agent, m.incarnation, "", "", {}, false};
       }
       peer.site = m.site;
       peer.data_address = m.data_address;
       peer.generations.push_back(group.key());
+      // Sites that are roots in turn hang on a core.
+      peer.shares_uplink |=
+          m.site != options_.site && group.generation().plan.trees.size() > 1;
     }
   };
   for (const Ended& ended : ended_) add(*ended.group);

@@ -500,6 +500,22 @@ TEST_F(Pair, sec_limits_AttemptsOfAStep) {
   EXPECT_THAT(x_.Last<wire::Failed>()->text, HasSubstr("attempt 4 of 4"));
 }
 
+TEST_F(Pair, SitesThatAreRootsInTurnShareTheirLinksToTheCore) {
+  generation_.plan.swap = false;
+  generation_.plan.trees = {{{0, 0}}, {{1, 1}}};
+  Begin();
+  ASSERT_EQ(x_.peers.size(), 1u);
+  EXPECT_TRUE(x_.peers[0].shares_uplink);
+}
+
+TEST_F(Pair, SitesOfATreeHaveLinksOfTheirOwn) {
+  generation_.plan.swap = false;
+  generation_.plan.trees = {{{1, 1}}};
+  Begin();
+  ASSERT_EQ(x_.peers.size(), 1u);
+  EXPECT_FALSE(x_.peers[0].shares_uplink);
+}
+
 TEST_F(Pair, DataThatNobodyOwesIsNotWaitedForBeyondTheDeadline) {
   generation_.plan.swap = false;
   generation_.plan.trees = {{{1, 1}}};

@@ -25,6 +25,9 @@ struct SetPeers {
     std::string site;
     std::string data_address;
     std::vector<protocol::GenerationKey> generations;  // Shared with it.
+    // It is of another site, and that is reached, as all others are, by the one
+    // link of this site to a core.
+    bool shares_uplink = false;
     bool operator==(const Peer&) const = default;
   };
   std::vector<Peer> peers;  // By agent.

@@ -4,6 +4,7 @@ python -m bench.evidence.report           from what is there
 python -m bench.evidence.report --quick   step times of the headline rows are measured again
                                           (at 100 Mbps, make bench-exchange and report-times),
                                           steps as committed
+RESULTS=FOLDER  steps from there, the page and its plots into it
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from bench.evidence.runs import read_runs
 from bench.evidence.scale_tables import title
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import TOPOLOGY
-from bench.evidence.steps import read_pieces, read_starts, read_targets
+from bench.evidence.steps import COMMITTED, FOLDER, read_pieces, read_starts, read_targets, shown
 from bench.evidence.times import RATES_MBPS
 from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
 from bench.topologies import topologies
 
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" if FOLDER == COMMITTED else FOLDER
 QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"
 QUICK_TIMES = ("levels7-0.5", "exact-0.5", "fp16", "powersgd1", "ddp")
 QUICK_FOLDER = ROOT / "out" / "step-times"
@@ -182,7 +183,7 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def write_page(evidence: Evidence) -> None:
     path = DOCS / "results.md"
     path.write_text(page(evidence))
-    print(f"written: {path.relative_to(ROOT)}")
+    print(f"written: {shown(path)}")
 
 
 def page(evidence: Evidence) -> str:
@@ -203,6 +204,7 @@ def main(argv: list[str]) -> int:
     evidence = read_evidence()
     if options.quick and (status := quick(evidence)) != 0:
         return status
+    (DOCS / "images").mkdir(parents=True, exist_ok=True)
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
     plot_amounts(Pieces(read_experiments()), DOCS / "images" / "results-amounts.png")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -37,11 +38,16 @@ from bench.evidence.workloads import (
 )
 from bench.machine import processor
 
-FOLDER = ROOT / "bench" / "results" / "evidence"
+COMMITTED = ROOT / "bench" / "results" / "evidence"
+FOLDER = ROOT / os.environ["RESULTS"] if os.environ.get("RESULTS") else COMMITTED
 # Beside a workload's pieces: what is to be reached, and what pre-training made.
 TARGET, START = "target.json", "start.json"
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
+
+
+def shown(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) -> Path:
@@ -83,8 +89,9 @@ def check_start(workload: Workload) -> None:
             raise ValueError(
                 f"{workload.name} is pre-trained to weights {weights} here, allowed: "
                 f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
-                f"are pairs only from the same weights. Run them on such a machine. Or run all "
-                f"anew: remove {FOLDER}/{workload.name} and {FOLDER}/experiments/{workload.name}."
+                "are pairs only from the same weights. Run them on such a machine. Or begin "
+                "results of your own, with their own target: RESULTS=out/results-here, for "
+                "make report, report-steps and report-experiments alike."
             )
         return
     model = workload.make_model()
@@ -115,7 +122,7 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
         for seed in seeds:
             path = piece_path(workload.name, "ddp", seed)
             if not path.exists():
-                raise ValueError(f"{path.relative_to(ROOT)} is missing; allowed: a target from "
+                raise ValueError(f"{shown(path)} is missing; allowed: a target from "
                                  f"all of DDP's seeds. Run --methods=ddp first.")  # fmt: skip
             finals[seed] = json.loads(path.read_text())["curve"][-1][1]
         mean = sum(finals.values()) / len(finals)
@@ -159,7 +166,7 @@ def run_piece(run: Run, path: Path) -> None:
     away.unlink(missing_ok=True)
     test = result["test"]
     end = f"cannot win after {result['steps_run']} steps" if test is None else f"test {test:.3f}"
-    print(f"{path.relative_to(ROOT)}: {end}, {result['cpu_seconds']} CPU s", flush=True)
+    print(f"{shown(path)}: {end}, {result['cpu_seconds']} CPU s", flush=True)
 
 
 def take_up(run: Run, away: Path) -> None:

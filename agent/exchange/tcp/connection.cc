@@ -221,7 +221,8 @@ void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
   Tune();
-  traffic_->busy += tuning_->TakeBusy();
+  carried_ = tuning_->TakeCarried();
+  traffic_->busy += carried_.busy;
   if (tuning_->is_lossy()) ++traffic_->bbr_connections;
   // Lanes that stand by remember the rate of another time.
   if (flow_ != nullptr && (part_ == Part::kPair || flow_->far())) {

@@ -111,6 +111,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // twice is fine.
   void Close(const absl::Status& why);
 
+  // Between the last two ticks.
+  const Carried& carried() const { return carried_; }
+  void set_share(double share) { tuning_->set_share(share); }
+
   bool accepted() const { return traffic_ != nullptr; }
   // The peer's name, with TLS from its certificate; empty before that is known
   // or, in plain text, before Accept().
@@ -186,6 +190,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool pausing_ = false;  // Until the kernel has sent some of what it holds.
   std::shared_ptr<base::TokenBucket> limit_;
 
+  Carried carried_;
   SiteTraffic* traffic_ = nullptr;
   SiteTraffic before_accept_;
   absl::Duration last_received_;

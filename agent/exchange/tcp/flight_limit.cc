@@ -27,7 +27,8 @@ bool Farness::Update(const TcpState& state) {
   const bool far = state.least_rtt >= far_rtt_;
   const uint64_t carried = state.acknowledged - acknowledged_;
   acknowledged_ = state.acknowledged;
-  if (!far || !far_.has_value() || carried >= kTellingBytes) far_ = far;
+  const bool tells = carried >= kTellingBytes && !Queues(state);
+  if (!far || !far_.has_value() || tells) far_ = far;
   return *far_;
 }
 
@@ -52,7 +53,7 @@ void Losses::Restart(const TcpState& state) {
   stretches_ = 0;
 }
 
-void FlightLimit::Update(const TcpState& state) {
+void FlightLimit::Update(const TcpState& state, double share) {
   const bool far = farness_.Update(state);
   if (far) {
     losses_.Update(state);
@@ -60,8 +61,10 @@ void FlightLimit::Update(const TcpState& state) {
     losses_.Restart(state);
   }
   // Of a near one more is the queue in front of its link: see Farness.
+  const double own = state.bytes_per_second;
+  // A site that takes much less than the others gets no long queue.
   const size_t by_rate = InFlightBytes(
-      state.bytes_per_second,
+      share > 0 ? std::min(share, 2 * own) : own,
       far ? state.least_rtt : std::min(state.least_rtt, farness_.far_rtt()));
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(state);

@@ -48,7 +48,7 @@ struct TcpState {
 // Whether a connection's link is far, from what TCP measured. On a connection
 // that carries next to nothing the least round trip is just that of pings,
 // which may all have waited behind what others sent. So one that was near
-// becomes far only by what it carried itself.
+// becomes far only by what it carried itself, and not while that waits.
 class Farness {
  public:
   explicit Farness(absl::Duration far_rtt) : far_rtt_(far_rtt) {}
@@ -90,7 +90,13 @@ class FlightLimit {
   explicit FlightLimit(absl::Duration far_rtt) : farness_(far_rtt) {}
 
   // To be called again and again: both rate and round trip get known late.
-  void Update(const TcpState& state);
+  // `share`: of a link that goes to several sites, in bytes per second; 0: the
+  // connection's is none of these. Equal shares make equal limits. For what
+  // waits in front of a link gets it in proportion, and a rate that is large
+  // because of that would make itself larger: some sites then run ahead, and
+  // as a total needs all of them, those left behind end a step alone (with
+  // five sites 1.2 to 1.5 of the shortest step).
+  void Update(const TcpState& state, double share = 0);
   // Whether there is a point in looking at the state for Double(). `now`:
   // monotonic.
   bool MayDouble(absl::Duration now) const;

@@ -56,6 +56,35 @@ TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
   EXPECT_TRUE(farness.Update(After(kQueue, 1'000'100)));
 }
 
+TEST(FarnessTest, WhatWaitsInFrontOfALinkDoesNotTell) {
+  Farness farness(absl::Milliseconds(5));
+  EXPECT_FALSE(farness.Update(After(absl::Milliseconds(1), 1000)));
+  TcpState queued = After(absl::Milliseconds(11), 1'000'000);
+  queued.rtt = absl::Milliseconds(50);
+  EXPECT_FALSE(farness.Update(queued));
+  EXPECT_TRUE(farness.Update(After(absl::Milliseconds(11), 2'000'000)));
+}
+
+TcpState At(double bytes_per_second) {
+  TcpState state = After(absl::ZeroDuration(), 1000);
+  state.bytes_per_second = bytes_per_second;
+  return state;
+}
+
+// Of one link each gets what it holds there: who ran ahead must not hold more.
+TEST(FlightLimitTest, ConnectionsThatShareALinkHoldTheSame) {
+  FlightLimit ahead(kFarRtt), behind(kFarRtt), slow(kFarRtt);
+  ahead.Update(At(8e6), 3e6);
+  behind.Update(At(2e6), 3e6);
+  EXPECT_EQ(ahead.bytes(), InFlightBytes(3e6, absl::ZeroDuration()));
+  EXPECT_EQ(behind.bytes(), ahead.bytes());
+  // Its own link takes little: no long queue there.
+  slow.Update(At(1e6), 3e6);
+  EXPECT_EQ(slow.bytes(), InFlightBytes(2e6, absl::ZeroDuration()));
+  ahead.Update(At(8e6));
+  EXPECT_EQ(ahead.bytes(), InFlightBytes(8e6, absl::ZeroDuration()));
+}
+
 constexpr absl::Duration kRtt = absl::Milliseconds(20);
 constexpr uint64_t kSegment = 1000;
 constexpr uint64_t kStretch = 4 << 20;

@@ -94,14 +94,14 @@ void TcpTuning::Update(int fd) {
   const std::optional<tcp_info> info = InfoOf(fd);
   measured_ = info.has_value();
   if (!info) return;
-  busy_ = absl::Microseconds(info->tcpi_busy_time);
-  goodput_ = meter_.Sample(info->tcpi_bytes_acked, busy_);
+  carried_ = {info->tcpi_bytes_acked, absl::Microseconds(info->tcpi_busy_time)};
+  goodput_ = meter_.Sample(carried_.bytes, carried_.busy);
   const std::optional<TcpState> state = StateOf(*info, goodput_);
   if (state) Apply(fd, *state);
 }
 
 void TcpTuning::Apply(int fd, const TcpState& state) {
-  limit_.Update(state);
+  limit_.Update(state, share_);
   if (limit_.is_lossy() && !is_lossy() && !lacks_control_) {
     std::string own = CongestionControlOf(fd);
     lacks_control_ = !UseCongestionControl(fd, lossy_control_);

@@ -60,17 +60,21 @@ class TcpTuning {
   bool lacks_control() const { return lacks_control_; }
   // Bytes per second; 0: not measured yet.
   double goodput() const { return goodput_; }
-  // In which bytes were not acknowledged yet, since the last call.
-  absl::Duration TakeBusy() {
-    return busy_ - std::exchange(busy_taken_, busy_);
+  // Since the last call.
+  Carried TakeCarried() {
+    const Carried before = std::exchange(taken_, carried_);
+    return {carried_.bytes - before.bytes, carried_.busy - before.busy};
   }
+  // Its share of a link's bytes per second (UplinkShare); 0: it shares none.
+  void set_share(double share) { share_ = share; }
 
  private:
   FlightLimit limit_;
   bool measured_ = true;  // Not by Linux before 4.10: no rate to limit by.
   GoodputMeter meter_;
   double goodput_ = 0;
-  absl::Duration busy_, busy_taken_;
+  double share_ = 0;
+  Carried carried_, taken_;
   const std::string lossy_control_;
   bool lacks_control_ = false;
   std::string own_control_;  // Its congestion control, while it has bbr.

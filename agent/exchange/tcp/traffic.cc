@@ -42,4 +42,16 @@ double GoodputMeter::Sample(uint64_t acknowledged, absl::Duration busy) {
   return smoothed_;
 }
 
+double UplinkShare::Sample(absl::Span<const Carried> carried) {
+  if (carried.empty()) return 0;
+  absl::Duration longest;
+  for (const Carried& one : carried) {
+    all_.bytes += one.bytes;
+    longest = std::max(longest, one.busy);
+  }
+  all_.busy += longest;
+  return meter_.Sample(all_.bytes, all_.busy) /
+         static_cast<double>(carried.size());
+}
+
 }  // namespace pactrain::agent

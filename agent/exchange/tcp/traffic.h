@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace pactrain::agent {
 
@@ -32,6 +33,12 @@ using TrafficBySite = std::map<std::string, SiteTraffic>;
 // In bytes per second; 0: no link was measured.
 double SendRate(const TrafficBySite& traffic, const std::string& own);
 
+// What was acknowledged, and the time in which some bytes were not yet.
+struct Carried {
+  uint64_t bytes = 0;
+  absl::Duration busy;
+};
+
 // Measures what a connection carries while bytes are on their way, as its TCP
 // counts: how fast an agent can hand them to the kernel says nothing of a link.
 class GoodputMeter {
@@ -45,6 +52,19 @@ class GoodputMeter {
   uint64_t acknowledged_ = 0;  // At the last sample that counted.
   absl::Duration busy_;
   double smoothed_ = 0;
+};
+
+// What each of the connections that go through one link has of it when all
+// send, in bytes per second. Measured one by one they say more than the link
+// has: each is alone in some of the time in which it is busy.
+class UplinkShare {
+ public:
+  // What each of them carried since the last call. 0: not measured yet.
+  double Sample(absl::Span<const Carried> carried);
+
+ private:
+  Carried all_;
+  GoodputMeter meter_;
 };
 
 }  // namespace pactrain::agent

@@ -32,6 +32,17 @@ TEST(GoodputMeterTest, LongTimesForFewBytesDoNotCount) {
   EXPECT_DOUBLE_EQ(meter.Sample(20 * kMega + 600, absl::Seconds(4)), 10e6);
 }
 
+// The second was alone on the link for half of the time: twice its share.
+TEST(UplinkShareTest, IsAnEqualPartOfWhatTheLinkCarried) {
+  UplinkShare share;
+  EXPECT_EQ(share.Sample({}), 0);
+  const Carried first = {4 * kMega, absl::Milliseconds(500)};
+  const Carried second = {8 * kMega, absl::Seconds(1)};
+  EXPECT_DOUBLE_EQ(share.Sample({first, second}), 6e6);
+  EXPECT_DOUBLE_EQ(share.Sample({first, second, Carried{}}), 4e6);
+  EXPECT_DOUBLE_EQ(share.Sample({Carried{}, Carried{}}), 6e6) << "idle";
+}
+
 TEST(SendRateTest, IsThatOfTheLinkThatTakesLongest) {
   TrafficBySite traffic;
   EXPECT_EQ(SendRate(traffic, "own"), 0);

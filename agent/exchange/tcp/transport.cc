@@ -409,6 +409,18 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
   RedialLater(*state);
 }
 
+void Transport::ShareUplink() {
+  std::vector<Connection*> sharing;
+  std::vector<Carried> carried;
+  for (const auto& [agent, state] : peers_) {
+    if (!state.peer.shares_uplink || state.connection == nullptr) continue;
+    sharing.push_back(state.connection.get());
+    carried.push_back(state.connection->carried());
+  }
+  const double share = uplink_.Sample(carried);
+  for (Connection* connection : sharing) connection->set_share(share);
+}
+
 void Transport::TickLater() {
   tick_timer_.expires_after(absl::ToChronoNanoseconds(options_.heartbeat));
   tick_timer_.async_wait(here_.Wrap([this](const asio::error_code& error) {
@@ -426,6 +438,7 @@ void Transport::TickLater() {
       }
     }
     for (const auto& connection : connections) connection->Tick();
+    ShareUplink();
     for (auto& [site, traffic] : traffic_) {
       traffic.best_bytes_per_second = std::max(
           traffic.best_bytes_per_second, traffic.goodput_bytes_per_second);

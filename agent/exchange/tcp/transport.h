@@ -113,6 +113,9 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     std::string site;
     std::string address;  // "host:port", or "none": nobody can dial it.
     std::vector<protocol::GenerationKey> generations = {};  // Shared with it.
+    // Data for it goes through one link with that for all others of which this
+    // is said.
+    bool shares_uplink = false;
   };
 
   // Listens. `events` must outlive the transport.
@@ -276,6 +279,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
                   const absl::Status& why);
   protocol::PeerHello OwnHello(const std::string& expected, uint16_t lane = 0);
   void TickLater();
+  void ShareUplink();
 
   // ListenerOwner:
   void OnAccepted(asio::ip::tcp::socket socket,
@@ -316,6 +320,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   std::string cluster_id_;
   uint64_t hellos_ = 0;  // Sent.
   TrafficBySite traffic_;
+  UplinkShare uplink_;
   std::map<std::string, PeerState> peers_;  // By agent.
   std::map<std::shared_ptr<Connection>, Handshake> handshakes_;
 };
