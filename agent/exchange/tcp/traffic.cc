@@ -43,15 +43,16 @@ double GoodputMeter::Sample(uint64_t acknowledged, absl::Duration busy) {
 }
 
 double UplinkShare::Sample(absl::Span<const Carried> carried) {
-  if (carried.empty()) return 0;
   absl::Duration longest;
+  double carrying = 0;
   for (const Carried& one : carried) {
     all_.bytes += one.bytes;
     longest = std::max(longest, one.busy);
+    if (one.bytes >= kMinBytes) ++carrying;
   }
   all_.busy += longest;
-  return meter_.Sample(all_.bytes, all_.busy) /
-         static_cast<double>(carried.size());
+  if (carrying > 0) carrying_ = carrying;
+  return meter_.Sample(all_.bytes, all_.busy) / carrying_;
 }
 
 }  // namespace pactrain::agent

@@ -54,9 +54,10 @@ class GoodputMeter {
   double smoothed_ = 0;
 };
 
-// What each of the connections that go through one link has of it when all
-// send, in bytes per second. Measured one by one they say more than the link
-// has: each is alone in some of the time in which it is busy.
+// What each of the connections that go through one link has of it when all send
+// that last carried anything, in bytes per second. Measured one by one they say
+// more than the link has: each is alone in some of the time in which it is
+// busy.
 class UplinkShare {
  public:
   // What each of them carried since the last call. 0: not measured yet.
@@ -65,6 +66,7 @@ class UplinkShare {
  private:
   Carried all_;
   GoodputMeter meter_;
+  double carrying_ = 1;
 };
 
 }  // namespace pactrain::agent

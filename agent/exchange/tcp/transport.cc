@@ -410,15 +410,16 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
 }
 
 void Transport::ShareUplink() {
-  std::vector<Connection*> sharing;
   std::vector<Carried> carried;
   for (const auto& [agent, state] : peers_) {
     if (!state.peer.shares_uplink || state.connection == nullptr) continue;
-    sharing.push_back(state.connection.get());
     carried.push_back(state.connection->carried());
   }
   const double share = uplink_.Sample(carried);
-  for (Connection* connection : sharing) connection->set_share(share);
+  for (const auto& [agent, state] : peers_) {
+    if (state.connection == nullptr) continue;
+    state.connection->set_share(state.peer.shares_uplink ? share : 0);
+  }
 }
 
 void Transport::TickLater() {
