@@ -105,7 +105,7 @@ figures:  ## README's and the docs' tables from bench/results; says which are st
 	@tools/setup
 	@$(PYTHON) -m bench.figures
 
-report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer TUNE=1 RESULTS=out/mine; needs PACTRAIN_DATA).
+report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer TUNE=1 RESULTS=../my-results; needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
 	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS)) \
 	  $(if $(TUNE),--tune)
@@ -133,7 +133,7 @@ report-gpu: build  ## Packs the paper's networks with their images into out/repo
 	@$(PYTHON) tools/pack_report_gpu.py $(if $(DATA),--data=$(DATA))
 
 report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
-	-@$(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
+	$(if $(RESULTS),,-@$(PYTHON) -m bench.evidence.step_times) # Without root or memory the page says what was not run.
 	@$(PYTHON) -m bench.evidence.report
 
 report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.

@@ -134,7 +134,7 @@ def test_rows_from_other_weights_than_the_others_are_refused(
     steps.check_start(workload)
     workload.weight += 1e-6  # Of which no score tells.
     words = (
-        r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* RESULTS=out/results-here"
+        r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* RESULTS=\.\./my-results"
     )
     with pytest.raises(ValueError, match=words):
         steps.run_workload(workload, ["fp16"], [1], tune=False)

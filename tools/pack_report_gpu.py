@@ -95,7 +95,7 @@ def pack(data: str, target: Path, names: Sequence[str] = DATA) -> list[str]:
     shutil.copy(ROOT / "LICENSE", target)
     (target / "COMMIT").write_text(f"{commit()}\n")
     for folder in begun():  # Goes on there: the same target, and weights that are checked.
-        shutil.copytree(folder, target / folder.relative_to(ROOT))
+        shutil.copytree(folder, target / "bench/results/evidence" / folder.name)
     (target / "data").mkdir()
     packed = []
     for name, own in images.items():

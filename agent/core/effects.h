@@ -25,8 +25,8 @@ struct SetPeers {
     std::string site;
     std::string data_address;
     std::vector<protocol::GenerationKey> generations;  // Shared with it.
-    // It is of another site, and that is reached, as all others are, by the one
-    // link of this site to a core.
+    // It is of another site that is a root in turn with this one, so both hang
+    // on a core: data for all such peers leaves by one link.
     bool shares_uplink = false;
     bool operator==(const Peer&) const = default;
   };

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 import pactrain
 from bench.evidence import chosen
-from bench.evidence.workloads import ROOT, WORKLOADS
+from bench.evidence.steps import FOLDER
+from bench.evidence.workloads import WORKLOADS
 from pactrain.masks import registry
 
-RESULT = ROOT / "bench" / "results" / "evidence" / "blocks.json"
+RESULT = FOLDER / "blocks.json"
 BLOCK = 256  # Elements.
 KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.01)
 

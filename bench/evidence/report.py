@@ -182,7 +182,13 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def write_page(evidence: Evidence) -> None:
     path = DOCS / "results.md"
-    path.write_text(page(evidence))
+    text = page(evidence)
+    if FOLDER != COMMITTED:
+        title, rest = text.split("\n", 1)
+        text = (f"{title}\n\n**Steps are of trainings in {FOLDER}. Seconds per step, real runs and scale "
+                f"are the committed ones, of other machines.**\n{rest}")  # fmt: skip
+        text = text.replace("](gpu.md", f"]({ROOT / 'docs/gpu.md'}")
+    path.write_text(text)
     print(f"written: {shown(path)}")
 
 
@@ -202,6 +208,10 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     evidence = read_evidence()
+    if not evidence.pieces:
+        print(f"report: no training is in {FOLDER}, allowed: one or more. Run make report-steps "
+              f"with the same RESULTS.", file=sys.stderr)  # fmt: skip
+        return 2
     if options.quick and (status := quick(evidence)) != 0:
         return status
     (DOCS / "images").mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ def check_start(workload: Workload) -> None:
                 f"{workload.name} is pre-trained to weights {weights} here, allowed: "
                 f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
                 "are pairs only from the same weights. Run them on such a machine. Or begin "
-                "results of your own, with their own target: RESULTS=out/results-here, for "
+                "results of your own, with their own target: RESULTS=../my-results, for "
                 "make report, report-steps and report-experiments alike."
             )
         return

@@ -60,12 +60,15 @@ void FlightLimit::Update(const TcpState& state, double share) {
   } else {
     losses_.Restart(state);
   }
+  double rate = state.bytes_per_second;
+  if (share > 0 && !far) {
+    // A site that takes much less than the others gets no long queue.
+    rate = rate > 0 ? std::min(share, 2 * rate) : share;
+  }
   // Of a near one more is the queue in front of its link: see Farness.
-  const double own = state.bytes_per_second;
-  // A site that takes much less than the others gets no long queue.
-  const size_t by_rate = InFlightBytes(
-      share > 0 ? std::min(share, 2 * own) : own,
-      far ? state.least_rtt : std::min(state.least_rtt, farness_.far_rtt()));
+  const size_t by_rate =
+      InFlightBytes(rate, far ? state.least_rtt
+                              : std::min(state.least_rtt, farness_.far_rtt()));
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(state);
   bytes_ = keeps ? std::max(bytes_, by_rate) : by_rate;

@@ -91,10 +91,10 @@ class FlightLimit {
 
   // To be called again and again: both rate and round trip get known late.
   // `share`: of a link that goes to several sites, in bytes per second; 0: the
-  // connection's is none of these. Equal shares make equal limits. For what
-  // waits in front of a link gets it in proportion, and a rate that is large
-  // because of that would make itself larger: some sites then run ahead, and
-  // as a total needs all of them, those left behind end a step alone (with
+  // connection's is none of these. Of near ones equal shares make equal limits.
+  // For what waits in front of a link gets it in proportion, and a rate that is
+  // large because of that would make itself larger: some sites then run ahead,
+  // and as a total needs all of them, those left behind end a step alone (with
   // five sites 1.2 to 1.5 of the shortest step).
   void Update(const TcpState& state, double share = 0);
   // Whether there is a point in looking at the state for Double(). `now`:

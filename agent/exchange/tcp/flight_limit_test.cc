@@ -81,6 +81,14 @@ TEST(FlightLimitTest, ConnectionsThatShareALinkHoldTheSame) {
   // Its own link takes little: no long queue there.
   slow.Update(At(1e6), 3e6);
   EXPECT_EQ(slow.bytes(), InFlightBytes(2e6, absl::ZeroDuration()));
+  // It came back just now.
+  FlightLimit fresh(kFarRtt);
+  fresh.Update(At(0), 3e6);
+  EXPECT_EQ(fresh.bytes(), ahead.bytes());
+  // Of a far one what it holds is on its way.
+  FlightLimit far(absl::ZeroDuration());
+  far.Update(At(8e6), 3e6);
+  EXPECT_EQ(far.bytes(), InFlightBytes(8e6, absl::ZeroDuration()));
   ahead.Update(At(8e6));
   EXPECT_EQ(ahead.bytes(), InFlightBytes(8e6, absl::ZeroDuration()));
 }

@@ -46,12 +46,17 @@ double UplinkShare::Sample(absl::Span<const Carried> carried) {
   absl::Duration longest;
   double carrying = 0;
   for (const Carried& one : carried) {
+    if (one.bytes < kMinBytes) continue;  // Pings.
     all_.bytes += one.bytes;
     longest = std::max(longest, one.busy);
-    if (one.bytes >= kMinBytes) ++carrying;
+    ++carrying;
   }
   all_.busy += longest;
-  if (carrying > 0) carrying_ = carrying;
+  // A step's last frames go by few of them, and the next step by all.
+  if (carrying > 0) {
+    carrying_ = std::max(carrying,
+                         kNewWeight * carrying + (1 - kNewWeight) * carrying_);
+  }
   return meter_.Sample(all_.bytes, all_.busy) / carrying_;
 }
 

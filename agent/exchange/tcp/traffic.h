@@ -55,9 +55,8 @@ class GoodputMeter {
 };
 
 // What each of the connections that go through one link has of it when all send
-// that last carried anything, in bytes per second. Measured one by one they say
-// more than the link has: each is alone in some of the time in which it is
-// busy.
+// that carry data, in bytes per second. Measured one by one they say more than
+// the link has: each is alone in some of the time in which it is busy.
 class UplinkShare {
  public:
   // What each of them carried since the last call. 0: not measured yet.
