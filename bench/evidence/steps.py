@@ -39,7 +39,7 @@ from bench.evidence.workloads import (
 from bench.machine import processor
 
 COMMITTED = ROOT / "bench" / "results" / "evidence"
-FOLDER = ROOT / os.environ["RESULTS"] if os.environ.get("RESULTS") else COMMITTED
+FOLDER = (ROOT / os.environ["RESULTS"]).resolve() if os.environ.get("RESULTS") else COMMITTED
 # Beside a workload's pieces: what is to be reached, and what pre-training made.
 TARGET, START = "target.json", "start.json"
 SEEDS = (1, 2, 3, 4, 5)
