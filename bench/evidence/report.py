@@ -185,8 +185,8 @@ def write_page(evidence: Evidence) -> None:
     text = page(evidence)
     if FOLDER != COMMITTED:
         title, rest = text.split("\n", 1)
-        text = (f"{title}\n\n**Steps are of trainings in {FOLDER}. Seconds per step, real runs and scale "
-                f"are the committed ones, of other machines.**\n{rest}")  # fmt: skip
+        text = (f"{title}\n\n**Steps are of trainings in {FOLDER}. Seconds per step, real runs "
+                f"and scale are the committed ones, of other machines.**\n{rest}")  # fmt: skip
         text = text.replace("](gpu.md", f"]({ROOT / 'docs/gpu.md'}")
     path.write_text(text)
     print(f"written: {shown(path)}")
