@@ -133,7 +133,7 @@ report-gpu: build  ## Packs the paper's networks with their images into out/repo
 	@$(PYTHON) tools/pack_report_gpu.py $(if $(DATA),--data=$(DATA))
 
 report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
-	$(if $(RESULTS),,-@$(PYTHON) -m bench.evidence.step_times) # Without root or memory the page says what was not run.
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
 	@$(PYTHON) -m bench.evidence.report
 
 report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.

@@ -203,8 +203,10 @@ class NamespaceTestbed(LoopbackTestbed):
             run("ip", "-n", host.namespace, *command.split())
         # A link that was idle between two steps keeps its congestion window, as on any
         # well-set-up training host; else both systems pay for it at every step.
-        # And a path whose delay a benchmark changes is soon known by its new one.
-        for setting, value in (("tcp_slow_start_after_idle", 0), ("tcp_min_rtt_wlen", 10)):
+        settings = {"tcp_slow_start_after_idle": 0}
+        if self._relayed:  # And a path whose delay is changed is soon known by its new one.
+            settings["tcp_min_rtt_wlen"] = 10
+        for setting, value in settings.items():
             path = f"/proc/sys/net/ipv4/{setting}"
             run(*self.command(host, ["sh", "-c", f"test ! -w {path} || echo {value} > {path}"]))
         # Not by its setting, which a namespace may only give the machine's own or reno.

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "agent/core/test_pair.h"
 #include "base/status_matchers.h"
@@ -500,20 +503,33 @@ TEST_F(Pair, sec_limits_AttemptsOfAStep) {
   EXPECT_THAT(x_.Last<wire::Failed>()->text, HasSubstr("attempt 4 of 4"));
 }
 
-TEST_F(Pair, SitesThatAreRootsInTurnShareTheirLinksToTheCore) {
-  generation_.plan.swap = false;
-  generation_.plan.trees = {{{0, 0}}, {{1, 1}}};
-  Begin();
-  ASSERT_EQ(x_.peers.size(), 1u);
-  EXPECT_TRUE(x_.peers[0].shares_uplink);
+class Uplink : public Pair {
+ protected:
+  // By peer of x, of which z is of its own site.
+  std::map<std::string, bool> Shares(std::vector<protocol::Plan::Tree> trees) {
+    generation_.plan.swap = false;
+    generation_.plan.trees = std::move(trees);
+    protocol::Member z = generation_.members[0];
+    z.agent = "z";
+    z.ranks = {2};
+    z.attach_ids = {{3, 1}};
+    generation_.members.insert(generation_.members.begin() + 1, z);
+    generation_.world_size = 3;
+    Begin(false);
+    std::map<std::string, bool> shares;
+    for (const auto& peer : x_.peers) shares[peer.agent] = peer.shares_uplink;
+    return shares;
+  }
+  const std::map<std::string, bool> kNone = {{"y", false}, {"z", false}};
+};
+
+TEST_F(Uplink, IsSharedByOtherSitesThatAreRootsInTurn) {
+  const std::map<std::string, bool> other_site = {{"y", true}, {"z", false}};
+  EXPECT_EQ(Shares({{{0, 0}}, {{1, 1}}}), other_site);
 }
 
-TEST_F(Pair, SitesOfATreeHaveLinksOfTheirOwn) {
-  generation_.plan.swap = false;
-  generation_.plan.trees = {{{1, 1}}};
-  Begin();
-  ASSERT_EQ(x_.peers.size(), 1u);
-  EXPECT_FALSE(x_.peers[0].shares_uplink);
+TEST_F(Uplink, OfATreeEachSiteHasLinksOfItsOwn) {
+  EXPECT_EQ(Shares({{{1, 1}}}), kNone);
 }
 
 TEST_F(Pair, DataThatNobodyOwesIsNotWaitedForBeyondTheDeadline) {

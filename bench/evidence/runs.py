@@ -41,8 +41,7 @@ from bench.evidence.jobs import training
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
 from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import TOPOLOGY, pin_of
-from bench.evidence.steps import COMMITTED, read_pieces, read_targets, versions
-from bench.evidence.steps import FOLDER as PIECES
+from bench.evidence.steps import read_pieces, read_targets, refuse_own_results, versions
 from bench.evidence.times import COSTS, PACKED_ABOVE_MBPS
 from bench.evidence.train import Run, crossing, flat
 from bench.evidence.tuning import FIRST_SEED, Piece, best_factors, split
@@ -422,9 +421,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         names = chosen("topologies", options.topologies, topologies())
         rows = chosen("rows", options.rows, RATES_MBPS)
-        if PIECES != COMMITTED:
-            raise ValueError(f"RESULTS={PIECES}, allowed: none: real trainings are held to the "
-                             "committed steps")  # fmt: skip
+        refuse_own_results("real trainings are held to the committed steps")
         if (why := why_no_namespaces()) is not None:
             print(f"report-runs needs shaped network namespaces: {why}", file=sys.stderr)
             return 1

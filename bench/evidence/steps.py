@@ -46,6 +46,12 @@ SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 
 
+def refuse_own_results(why: str) -> None:
+    """ValueError: RESULTS names a folder."""
+    if FOLDER != COMMITTED:
+        raise ValueError(f"RESULTS = {FOLDER}, allowed: none: {why}")
+
+
 def shown(path: Path) -> Path:
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
@@ -90,8 +96,8 @@ def check_start(workload: Workload) -> None:
                 f"{workload.name} is pre-trained to weights {weights} here, allowed: "
                 f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
                 "are pairs only from the same weights. Run them on such a machine. Or begin "
-                "results of your own, with their own target: RESULTS=../my-results, for "
-                "make report, report-steps and report-experiments alike."
+                "results of your own, with their own target: RESULTS=../my-results before this "
+                "command, and before what reads them, such as make report."
             )
         return
     model = workload.make_model()

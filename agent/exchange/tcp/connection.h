@@ -113,6 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Between the last two ticks.
   const Carried& carried() const { return carried_; }
+  // As TcpTuning; from the next tick on.
   void set_share(double share) { tuning_->set_share(share); }
 
   bool accepted() const { return traffic_ != nullptr; }
