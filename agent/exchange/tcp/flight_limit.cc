@@ -18,9 +18,10 @@ bool Queues(const TcpState& state) {
 
 }  // namespace
 
-size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
+size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt,
+                     size_t least) {
   const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
-  return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
+  return least + static_cast<size_t>(bytes_per_second * seconds);
 }
 
 bool Farness::Update(const TcpState& state) {
@@ -61,14 +62,18 @@ void FlightLimit::Update(const TcpState& state, double share) {
     losses_.Restart(state);
   }
   double rate = state.bytes_per_second;
+  size_t least = kLeastInFlightBytes;
   if (share > 0 && !far) {
     // A site that takes much less than the others gets no long queue.
     rate = rate > 0 ? std::min(share, 2 * rate) : share;
+    least = kLeastSharedBytes;
   }
   // Of a near one more is the queue in front of its link: see Farness.
   const size_t by_rate =
-      InFlightBytes(rate, far ? state.least_rtt
-                              : std::min(state.least_rtt, farness_.far_rtt()));
+      InFlightBytes(rate,
+                    far ? state.least_rtt
+                        : std::min(state.least_rtt, farness_.far_rtt()),
+                    least);
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(state);
   bytes_ = keeps ? std::max(bytes_, by_rate) : by_rate;

@@ -27,12 +27,16 @@ namespace pactrain::agent {
 inline constexpr absl::Duration kFarRtt = absl::Milliseconds(5);
 // Four frames: two being sent, two on their way.
 inline constexpr size_t kLeastInFlightBytes = 64 << 10;
+// One frame, where other connections keep the same link busy meanwhile. More of
+// each is a queue by which some get ahead of others.
+inline constexpr size_t kLeastSharedBytes = 16 << 10;
 // Until an agent that waits for a processor gets its turn.
 inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
 
-// Twice bandwidth x round trip, what goes meanwhile in a turn, and a little, so
+// Twice bandwidth x round trip, what goes meanwhile in a turn, and `least`, so
 // that of two directions the one that holds too little gets its share back.
-size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
+size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt,
+                     size_t least = kLeastInFlightBytes);
 
 // What TCP measured of a connection.
 struct TcpState {

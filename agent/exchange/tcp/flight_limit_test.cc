@@ -14,6 +14,7 @@ TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
             2'700'000u + kLeastInFlightBytes);
   EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)),
             3'300'000u + kLeastInFlightBytes);
+  EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration(), 7), 7u);
 }
 
 // Two senders that share a queue hold each other up by what both have in it:
@@ -73,14 +74,17 @@ TcpState At(double bytes_per_second) {
 
 // Of one link each gets what it holds there: who ran ahead must not hold more.
 TEST(FlightLimitTest, ConnectionsThatShareALinkHoldTheSame) {
+  const auto shared = [](double rate) {
+    return InFlightBytes(rate, absl::ZeroDuration(), kLeastSharedBytes);
+  };
   FlightLimit ahead(kFarRtt), behind(kFarRtt), slow(kFarRtt);
   ahead.Update(At(8e6), 3e6);
   behind.Update(At(2e6), 3e6);
-  EXPECT_EQ(ahead.bytes(), InFlightBytes(3e6, absl::ZeroDuration()));
+  EXPECT_EQ(ahead.bytes(), shared(3e6));
   EXPECT_EQ(behind.bytes(), ahead.bytes());
   // Its own link takes little: no long queue there.
   slow.Update(At(1e6), 3e6);
-  EXPECT_EQ(slow.bytes(), InFlightBytes(2e6, absl::ZeroDuration()));
+  EXPECT_EQ(slow.bytes(), shared(2e6));
   // It came back just now.
   FlightLimit fresh(kFarRtt);
   fresh.Update(At(0), 3e6);
