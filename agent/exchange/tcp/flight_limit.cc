@@ -69,11 +69,9 @@ void FlightLimit::Update(const TcpState& state, double share) {
     least = kLeastSharedBytes;
   }
   // Of a near one more is the queue in front of its link: see Farness.
-  const size_t by_rate =
-      InFlightBytes(rate,
-                    far ? state.least_rtt
-                        : std::min(state.least_rtt, farness_.far_rtt()),
-                    least);
+  const absl::Duration least_rtt =
+      far ? state.least_rtt : std::min(state.least_rtt, farness_.far_rtt());
+  const size_t by_rate = InFlightBytes(rate, least_rtt, least);
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(state);
   bytes_ = keeps ? std::max(bytes_, by_rate) : by_rate;
