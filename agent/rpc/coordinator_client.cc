@@ -73,6 +73,7 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
     base::MutexLock lock(&mailbox_->mutex);
     mailbox_->client = this;
   }
+  base::KeepCallbackQueue();
   Connect();
 }
 
