@@ -65,11 +65,17 @@ void AgentStream::OnWriteDone(bool ok) {
 }
 
 void AgentStream::OnDone(const grpc::Status& status) {
-  const std::shared_ptr<AgentStream> self = std::move(self_);
-  callbacks_.on_done(refused_.ok() ? absl::Status(static_cast<absl::StatusCode>(
-                                                      status.error_code()),
-                                                  status.error_message())
-                                   : refused_);
+  std::shared_ptr<AgentStream> self = std::move(self_);
+  const auto on_done = callbacks_.on_done;
+  const absl::Status why =
+      refused_.ok()
+          ? absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                         status.error_message())
+          : refused_;
+  // Before anybody who waits goes on: the call keeps its channel, and the last
+  // channel of all must not go on this thread of gRPC's, which it waits for.
+  self.reset();
+  on_done(why);
 }
 
 }  // namespace pactrain::agent

@@ -73,7 +73,6 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
     base::MutexLock lock(&mailbox_->mutex);
     mailbox_->client = this;
   }
-  base::KeepCallbackQueue();
   Connect();
 }
 

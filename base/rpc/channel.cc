@@ -1,12 +1,9 @@
 #include "base/rpc/channel.h"
 
-#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
 #include <initializer_list>
-#include <memory>
 
 #include "absl/strings/match.h"
 
@@ -39,25 +36,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // A proxy meant for the web must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, arguments);
-}
-
-void KeepCallbackQueue() {
-  // A channel uses the queue from its first call on. This one is never
-  // destroyed, and without credentials never connects: its call fails at once.
-  static grpc::GenericStub* const stub = [] {
-    auto* keeps = new grpc::GenericStub(grpc::CreateChannel("none", nullptr));
-    struct Call {
-      grpc::ClientContext context;
-      const grpc::Slice nothing;
-      const grpc::ByteBuffer request{&nothing, 1};
-      grpc::ByteBuffer response;
-    };
-    const auto call = std::make_shared<Call>();
-    keeps->UnaryCall(&call->context, "/none", {}, &call->request,
-                     &call->response, [call](const grpc::Status&) {});
-    return keeps;
-  }();
-  static_cast<void>(stub);
 }
 
 std::optional<ConnectTrouble> TlsTroubleOf(absl::string_view message,

@@ -24,12 +24,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials,
     int max_message_bytes);
 
-// To be called before the callback API is used. All that use it in a process
-// share one queue where gRPC has no polling of its own, as in Debian's, and it
-// goes with the last of them: gRPC may abort then ("prior > 0", in 3 of 180
-// runs of a test on a busy machine). Afterwards it stays.
-void KeepCallbackQueue();
-
 // Why a first connection failed, in our words.
 struct ConnectTrouble {
   std::string what;   // "its certificate is of another CA or job key"

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rpc/call_counting.h"
-#include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
 #include "base/status_macros.h"
 #include "protocol/identity.h"
@@ -135,7 +134,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
         "another one, or port 0 for any free one"));
   }
   server->listener_ = *std::move(listener);
-  base::KeepCallbackQueue();
   grpc::ServerBuilder builder;
   SetLimits(builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
