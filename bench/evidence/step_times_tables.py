@@ -60,8 +60,11 @@ def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY) -> str:
 
 
 def _busy(found: Piece) -> float:
-    """The share of the machine's that worked during a step."""
-    return float(found["machine_cpu_seconds"] / (found["processors"] * found["seconds"]))
+    """The share of the machine's that worked during a step.
+
+    Work is counted of warm-up steps, too, and of those of PowerSGD there is more.
+    """
+    return min(1.0, found["machine_cpu_seconds"] / (found["processors"] * found["seconds"]))
 
 
 def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
