@@ -64,7 +64,8 @@ def _busy(found: Piece) -> float:
 
     Work is counted of warm-up steps, too, and of those of PowerSGD there is more.
     """
-    return min(1.0, found["machine_cpu_seconds"] / (found["processors"] * found["seconds"]))
+    share = found["machine_cpu_seconds"] / (found["processors"] * found["seconds"])
+    return min(1.0, float(share))
 
 
 def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
