@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.evidence import (
     losing,
     many,
     report,
+    run_list,
     scale,
     scale_tables,
     steps,
@@ -50,6 +52,15 @@ def evidence(*pieces: dict[str, Any]) -> Evidence:
         "resnet9": {"target": 75.0, "ddp_finals": {"1": 76.0}, "below": 1.0, "unit": "points"}
     }
     return Evidence(found, targets, topologies(), {}, 2.8)
+
+
+def test_rates_that_were_tried_and_not_used_are_said() -> None:
+    others = [piece("fp16", 1, 30, 80.0) | {"rate_factor": factor} for factor in (0.5, 2.0)]
+    found = replace(evidence(piece("fp16", 1, 30, 80.0), piece("dgc", 1, 30, 80.0)), others=others)
+    said = "resnet9: 0 methods tuned, 1 tried and not used before all are"
+    assert run_list.tuning_words(found) == said
+    tuned = replace(found, factors={("resnet9", "fp16"): 1.0})
+    assert "tried" not in run_list.tuning_words(tuned)
 
 
 def test_bytes_are_those_of_the_plans_table() -> None:

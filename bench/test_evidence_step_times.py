@@ -350,13 +350,6 @@ def test_the_tables_have_the_measured_beside_the_formula() -> None:
     assert step_times_tables.missing_words(found).endswith("topologies: none.")
 
 
-def test_warming_up_does_not_make_more_processors_than_there_are() -> None:
-    warming = entry("powersgd1", "vgg19") | {"machine_cpu_seconds": 1e3}
-    text = step_times_tables.section(evidence(content("vgg19", warming)))
-    line = next(line for line in text.splitlines() if "PowerSGD of rank 1" in line)
-    assert line.endswith("| 1.00 |")
-
-
 def test_what_peers_take_on_processors_is_of_the_measured_alone() -> None:
     ours = entry("levels7-0.5", "vgg19")
     slow = entry("powersgd1", "vgg19") | {"seconds": 3 * ours["seconds"]}

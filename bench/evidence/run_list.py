@@ -11,7 +11,7 @@ from bench.evidence.figures import LEAST_SEEDS, VISION, Evidence
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import SEEDS
-from bench.evidence.tuning import FACTORS
+from bench.evidence.tuning import FACTORS, FIRST_SEED
 
 
 def run_list(evidence: Evidence) -> str:
@@ -61,9 +61,23 @@ def tuning_words(evidence: Evidence) -> str:
     said = []
     for workload in on_cpu(evidence):
         own = [factor for (name, _), factor in evidence.factors.items() if name == workload]
-        ends = ", ".join(f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
-        said.append(f"{workload}: {len(own)} methods tuned" + (f", of which {ends}" if own else ""))
+        words = f"{workload}: {len(own)} methods tuned"
+        if own:
+            ends = (f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
+            words += f", of which {', '.join(ends)}"
+        elif tried := _tried(evidence, workload):
+            words += f", {tried} tried and not used before all are"
+        said.append(words)
     return "; ".join(said)
+
+
+def _tried(evidence: Evidence, workload: str) -> int:
+    """Methods of which the first seed has all factors."""
+    factors: dict[str, set[float]] = {}
+    for piece in (*evidence.pieces.values(), *evidence.others):
+        if piece["workload"] == workload and piece["seed"] == FIRST_SEED:
+            factors.setdefault(piece["method"], set()).add(piece["rate_factor"])
+    return sum(there >= set(FACTORS) for there in factors.values())
 
 
 def plan_words(evidence: Evidence) -> str:

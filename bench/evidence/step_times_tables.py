@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from bench.evidence.experiment_tables import NOT_RUN, table
 from bench.evidence.figures import Evidence
@@ -60,12 +61,8 @@ def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY) -> str:
 
 
 def _busy(found: Piece) -> float:
-    """The share of the machine's that worked during a step.
-
-    Work is counted of warm-up steps, too, and of those of PowerSGD there is more.
-    """
-    share = found["machine_cpu_seconds"] / (found["processors"] * found["seconds"])
-    return min(1.0, float(share))
+    """The share of the machine's that worked during a step, both as means."""
+    return float(found["machine_cpu_seconds"] / (found["processors"] * fmean(found["steps"])))
 
 
 def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:

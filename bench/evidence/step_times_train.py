@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,7 +38,6 @@ from bench.evidence import step_times_plan
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times_plan import (
     BUCKETS,
-    Steps,
     cost_of,
     is_ours,
     known_after,
@@ -113,7 +112,6 @@ class Paced(Parameters):
 
 
 Masks = Mapping[str, Tensor] | None
-Count = TypeVar("Count", int, Steps)
 
 
 class OurRow:
@@ -256,18 +254,18 @@ class Bench:
         busy = timed.seconds[-1]  # What processors alone take, links aside.
         for rate, expected in rates.items():
             self._shape(float(rate))
-            likely = max(busy, expected)
-            steps = self._same(steps_of(likely))
-            for _ in range(self._same(known_after(row, likely))):
+            likely = self._same(max(busy, expected))
+            steps = steps_of(likely)
+            for _ in range(known_after(row, likely) + steps.warm_up):
                 timed(self._source)
             timed.seconds.clear()
             # It takes one more than it is asked for.
-            measured = self._meter.measure(timed, sum(steps) - 1)
+            measured = self._meter.measure(timed, steps.measured - 1)
             model.check()
             if measured is not None:
-                own = timed.seconds[steps.warm_up :]
                 report(self._rank, event="measured", row=row, rate_mbps=float(rate),
-                       seconds=median(own), steps=own, rank_bytes=peak_bytes(),
+                       seconds=median(timed.seconds), steps=timed.seconds,
+                       rank_bytes=peak_bytes(),
                        **{name: measured[name] for name in KEPT})  # fmt: skip
         model.close()
         del model, timed
@@ -291,9 +289,9 @@ class Bench:
                 shape(self._options.core, number, there * rate_mbps, back * rate_mbps)
         dist.barrier()
 
-    def _same(self, steps: Count) -> Count:
+    def _same(self, seconds: float) -> float:
         """Rank 0's, on all ranks."""
-        box = [steps]
+        box = [seconds]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
