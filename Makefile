@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-quick report-runs report-scale report-steps report-times sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-gpu report-many report-page report-quick report-runs report-scale report-steps report-times sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -134,6 +134,9 @@ report-gpu: build  ## Packs the paper's networks with their images into out/repo
 
 report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
 	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
+	@$(PYTHON) -m bench.evidence.report
+
+report-page: build  ## docs/results.md and its plots from the committed pieces, in half a minute; ends with a line of JSON.
 	@$(PYTHON) -m bench.evidence.report
 
 report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.

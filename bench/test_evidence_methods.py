@@ -271,6 +271,24 @@ def test_the_optimizers_are_torchs(name: str) -> None:
     torch.testing.assert_close(weights, parameter.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_where_gradients_have_momentum_decay_gets_its_own() -> None:
+    class Sgd(Resnet9Cifar):
+        weight_decay = 0.1
+
+        def __init__(self) -> None:
+            pass
+
+    weights = torch.randn(50)
+    whole, split = Optimizer(Sgd()), Optimizer(Sgd(), has_momentum=True)
+    expected, found, before = weights, weights, torch.zeros(50)
+    for number in range(5):
+        gradient = gradients(number, 1, 50)[0]
+        before = MOMENTUM * before + gradient
+        expected = whole.step(expected, gradient, 0.1)
+        found = split.step(found, gradient + MOMENTUM * before, 0.1)
+    torch.testing.assert_close(found, expected)
+
+
 def test_risk_of_half_the_noise_of_the_mean_is_a_half() -> None:
     rows = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])  # Mean 0, variance of the mean 2 in all.
     assert risk(torch.tensor([1.0, 0.0]), rows, None) == pytest.approx(0.5)

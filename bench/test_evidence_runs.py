@@ -97,7 +97,7 @@ def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
     said = runs.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
     assert said == {
         "runs": 2, "worst_steps_ratio": 0.8, "worst_seconds_ratio": 0.56,
-        "worst_ratio_by_formula": 0.6222,
+        "worst_step_ratio": 0.7, "worst_ratio_by_formula": 0.6222,
         "topologies": ["chain", "star"], "outside": [f"star, {ROW}"], "twins_equal": None,
     }  # fmt: skip
 
@@ -107,6 +107,13 @@ def test_who_did_not_arrive_is_outside_and_never_averaged_away() -> None:
     assert said["worst_steps_ratio"] is said["worst_seconds_ratio"] is None
     assert said["outside"] == [f"star, {ROW}"]
     assert "not reached / 100" in run_tables.runs_table([found("star", steps=None)])
+
+
+def test_errors_of_steps_and_of_a_steps_seconds_do_not_make_up_for_each_other() -> None:
+    one = found("star", steps=106, seconds=0.88)
+    assert runs.off(runs.seconds_ratio(one)) < runs.MOST_OFF
+    assert runs.step_ratio(one) == pytest.approx(0.88)
+    assert not runs.is_within(one)
 
 
 def test_nothing_run_has_a_last_line_and_a_table() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -278,16 +279,65 @@ def test_the_page_shows_rows_that_were_run_elsewhere_and_only_those() -> None:
     assert step_times_tables.missing_words(found).endswith("topologies: star: VGG19 1.")
 
 
-@pytest.mark.parametrize(("full", "said"), [(1.5, "VGG19, star, 500 Mbps: 1.50 s, DDP 1.00 s."),
-                                            (1.01, "")])  # fmt: skip
-def test_the_page_says_where_full_is_slower_than_ddp(full: float, said: str) -> None:
-    times = {"hier_fp32": full, "ddp": 1.6, "ddp_buckets": 1.0}
+@pytest.mark.parametrize(
+    ("times", "sooner"),
+    [
+        (
+            {"hier_fp32": 1.5, "ddp": 1.6, "ddp_buckets": 1.0, "fp16": 0.5},
+            "DDP, torch's buckets 1.00",
+        ),
+        ({"hier_fp32": 1.01, "ddp": 1.0}, ""),  # Within what measurements differ.
+        ({"exact-0.5": 1.5, "fp16": 1.0, "powersgd1": 0.1}, "DDP, fp16 hook 1.00"),
+        ({"levels7-0.5": 1.5, "powersgd1": 1.0}, "PowerSGD of rank 1 1.00"),
+        ({"levels7-0.5": 1.5, "levels7-0.2": 1.0}, ""),
+    ],
+)
+def test_the_page_says_where_a_measured_step_of_ours_is_longer_than_a_peers(
+    times: dict[str, float], sooner: str
+) -> None:
     rows = [
         entry(row, "vgg19", rate=500.0) | {"seconds": seconds} for row, seconds in times.items()
     ]
     found = Evidence({}, {}, topologies(), elsewhere={"star": {"vgg19": content("vgg19", *rows)}})
-    assert step_times_tables.full_losing(found).endswith(said)
-    assert bool(step_times_tables.full_losing(found)) == bool(said)
+    said = step_times_tables.losing(found)
+    first = next(iter(times.values()))
+    assert said.endswith(f"| VGG19, star, 500 Mbps | {step_times_tables.title(next(iter(times)))} "
+                         f"| {first:.2f} | {sooner} |"
+                         if sooner else "None of those that were measured.")  # fmt: skip
+
+
+def test_a_measured_step_that_takes_longer_lowers_what_the_last_line_says() -> None:
+    def against(times: float) -> Any:
+        rows = [entry("levels7-0.5", "vgg19", times), entry("ddp", "vgg19", 1.0)]
+        rows.append(entry("ddp", "vgg19", 1.0) | {"row": "ddp_buckets", "seconds": 1.0})
+        curve = [(step, 80.0) for step in range(10, 81, 10)]
+        pieces = {("vgg", method, 1): {"curve": curve, "steps": 80, "keep": keep, "test": 80.0}
+                  for method, keep in (("ddp", 1.0), ("levels7-0.5", 0.5))}  # fmt: skip
+        found = Evidence(pieces, {"vgg": {"target": 75.0}}, topologies(),
+                         times={"vgg19": content("vgg19", *rows)})  # fmt: skip
+        return figures.headline(found)
+
+    slow, fast = against(3.0), against(0.9)
+    assert slow["against"]["ddp"] == slow["against_measured"]["ddp"]
+    assert fast["against"]["ddp"] == fast["against_by_formula"]["ddp"]
+    assert slow["against"]["ddp"] < slow["against_by_formula"]["ddp"]
+    # The soonest way of DDP's.
+    assert slow["against"]["best_ddp"] < slow["against"]["ddp"] / 5
+
+
+def test_what_a_quick_run_could_not_measure_is_said_and_the_line_comes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(report, "DOCS", tmp_path)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: CompletedProcess([], 3))
+    monkeypatch.setattr("bench.evidence.step_times.measure", lambda *_: 1)
+    monkeypatch.setattr(report, "plot", lambda *_: None)
+    monkeypatch.setattr(report, "plot_amounts", lambda *_: None)
+    monkeypatch.setattr(report, "plot_scale", lambda *_: None)
+    assert report.main(["--quick"]) == 3
+    said = capsys.readouterr()
+    assert "not all was measured again" in said.err
+    assert "headline" in json.loads(said.out.splitlines()[-1])
 
 
 def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:

@@ -110,6 +110,28 @@ def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
     assert ran == [("ddp", 3, 2.0), ("fp16", 3, 2.0)]
 
 
+def test_seeds_are_run_at_the_rate_that_the_page_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    (tmp_path / "transformer").mkdir()
+
+    def keep(method: str, factor: float) -> None:
+        found = piece(factor, [-3, -2 - abs(factor - 2)], method=method)
+        path = steps.piece_path("transformer", method, 1, factor)
+        path.write_text(json.dumps(found | {"workload": "transformer"}))
+
+    for factor in tuning.FACTORS:
+        keep("fp16", factor)
+    keep("ddp", 1.0)
+    target = -2.0
+    assert steps.factor_of(Stub(), "fp16", target, tune=True) == 2.0
+    assert steps.factor_of(Stub(), "fp16", target, tune=False) == 1.0  # ddp is not tuned.
+    for factor in tuning.FACTORS:
+        keep("ddp", factor)
+    assert steps.factor_of(Stub(), "fp16", target, tune=False) == 2.0
+
+
 class Starts(Stub):
     weight = 1.0
 

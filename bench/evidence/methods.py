@@ -54,7 +54,7 @@ class Setup:
 class Method(abc.ABC):
     """Of synchronous ones; LocalSteps below has no exchange of gradients."""
 
-    keeps_momentum = False  # The optimizer then has none.
+    keeps_momentum = False  # The optimizer then has none of gradients.
     carried: ClassVar[tuple[str, ...]] = ()  # What it takes along from step to step.
 
     def __init__(self, setup: Setup) -> None:

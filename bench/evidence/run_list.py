@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, table
-from bench.evidence.figures import LEAST_SEEDS, VISION, Evidence
+from bench.evidence.figures import LEAST_SEEDS, VISION, Evidence, Goal
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import SEEDS
 from bench.evidence.tuning import FACTORS, FIRST_SEED
+from bench.evidence.workloads import WORKLOADS
+
+MOST_HOURS = 16  # Asked for: a working day of two cores.
 
 
 def run_list(evidence: Evidence) -> str:
@@ -36,6 +40,25 @@ def run_list(evidence: Evidence) -> str:
         [workload, *[NOT_RUN] * 5] for workload in VISION if workload not in evidence.workloads()
     ]
     return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
+
+
+def not_reached_words(evidence: Evidence) -> str:
+    """By workload and method, with the seeds."""
+    late: dict[tuple[str, str], list[int]] = {}
+    for workload, method, seed in evidence.not_reached():
+        late.setdefault((workload, method), []).append(seed)
+    said = (f"{workload} {method} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            f"{evidence.elsewhere_words(workload, method)})"
+            for (workload, method), seeds in late.items())  # fmt: skip
+    return "; ".join(said) or "none"
+
+
+def limits_words(evidence: Evidence, most_times: int) -> str:
+    """The steps that a row has to the target."""
+    found = {w: {p["steps"] for (own, _, _), p in evidence.pieces.items() if own == w}
+             for w in evidence.workloads()}  # fmt: skip
+    return ", ".join(f"{most_times * steps} ({workload})"
+                     for workload, counts in found.items() for steps in counts)  # fmt: skip
 
 
 def hours_words(
@@ -80,16 +103,44 @@ def _tried(evidence: Evidence, workload: str) -> int:
     return sum(there >= set(FACTORS) for there in factors.values())
 
 
+def plan_hours(evidence: Evidence, seeds: int) -> float:
+    """CPU hours of all methods with that many seeds and all factors, at the mean of what ran."""
+    hours = 0.0
+    for workload in on_cpu(evidence):
+        own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
+        untaken = [p for p in evidence.others if p["workload"] == workload] or own
+        for pieces, count in ((own, seeds), (untaken, len(FACTORS) - 1)):
+            mean = fmean(piece["cpu_seconds"] for piece in pieces)
+            hours += mean * len(ROWS) * count / 3600
+    return hours
+
+
 def plan_words(evidence: Evidence) -> str:
-    """What all methods with that many seeds and all factors take, at the mean of what ran."""
-    said = []
-    for seeds in (LEAST_SEEDS, len(SEEDS)):
-        hours = 0.0
-        for workload in on_cpu(evidence):
-            own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
-            untaken = [p for p in evidence.others if p["workload"] == workload] or own
-            for pieces, count in ((own, seeds), (untaken, len(FACTORS) - 1)):
-                mean = fmean(piece["cpu_seconds"] for piece in pieces)
-                hours += mean * len(ROWS) * count / 3600
-        said.append(f"{hours:.1f} CPU hours with {seeds} seeds")
-    return " and ".join(said)
+    return " and ".join(f"{plan_hours(evidence, seeds):.1f} CPU hours with {seeds} seeds"
+                        for seeds in (LEAST_SEEDS, len(SEEDS)))  # fmt: skip
+
+
+def hours_goal(evidence: Evidence) -> Goal:
+    text, goal = "the whole table, each rate tuned", f"<= {MOST_HOURS} CPU hours"
+    if not on_cpu(evidence):
+        return Goal(text, goal, NOT_RUN, None)
+    hours = plan_hours(evidence, len(SEEDS))
+    return Goal(text, goal, plan_words(evidence), hours <= MOST_HOURS)
+
+
+def settings_table() -> str:
+    """Of each workload, as its class has them."""
+    rows = []
+    for name, make in WORKLOADS.items():
+        own: Any = make
+        rows.append([name, str(own.steps), f"{own.optimizer}, {own.rate:g}",
+                     f"{own.weight_decay:g}", f"{own.clip:g}" if own.clip else "none",
+                     f"8 x {own.batch}"])  # fmt: skip
+    return table(["workload", "steps of DDP's run", "optimizer, rate", "weight decay",
+                  "clipped to a norm of", "samples of a step"], rows)  # fmt: skip
+
+
+def machines_words(evidence: Evidence) -> str:
+    """Of the taken pieces, the most frequent first."""
+    counts = Counter(piece["machine"] for piece in evidence.pieces.values())
+    return "; ".join(f"{count} were made on {machine}" for machine, count in counts.most_common())

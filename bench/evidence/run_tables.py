@@ -15,6 +15,7 @@ from bench.evidence.runs import (
     off,
     seconds_ratio,
     seconds_to_target,
+    step_ratio,
     steps_ratio,
     summary,
 )
@@ -103,11 +104,12 @@ def runs_goals(runs: Sequence[Found]) -> list[Goal]:
     missing = set(topologies()) - {found["topology"] for found in runs if found["row"] == OURS}
     if not runs:
         return [Goal(f"{text} simulated seconds per step", GOAL, NOT_RUN, None)]
-    steps = [ratio for found in runs if (ratio := steps_ratio(found)) is not None]
-    seconds = [ratio for found in runs if (ratio := seconds_ratio(found)) is not None]
-    said = f"{len(runs)} runs: " + ("none arrived" if not steps else
-        f"steps {min(steps):.2f} to {max(steps):.2f}, seconds {min(seconds):.2f} to "
-        f"{max(seconds):.2f} of what was said")  # fmt: skip
+    parts = []
+    for words, of in (("steps", steps_ratio), ("a step", step_ratio), ("seconds", seconds_ratio)):
+        if ratios := [ratio for found in runs if (ratio := of(found)) is not None]:
+            parts.append(f"{words} {min(ratios):.2f} to {max(ratios):.2f}")
+    said = f"{len(runs)} runs: " + ("none arrived" if not parts else
+        f"{', '.join(parts)} of what was said")  # fmt: skip
     outside = summary(runs)["outside"]
     if outside:
         said += f"; outside: {'; '.join(outside)}"

@@ -323,12 +323,18 @@ def seconds_ratio(found: Found, step: str = "predicted") -> float | None:
     return None if taken is None else taken / (found["committed_steps"] * found[step])
 
 
+def step_ratio(found: Found) -> float | None:
+    """Of a step's predicted seconds: errors of both must not make up for each other."""
+    steps, seconds = steps_ratio(found), seconds_ratio(found)
+    return None if steps is None or seconds is None else seconds / steps
+
+
 def off(ratio: float | None) -> float:
     return float("inf") if ratio is None else abs(ratio - 1)
 
 
 def is_within(found: Found) -> bool:
-    return max(off(steps_ratio(found)), off(seconds_ratio(found))) <= MOST_OFF
+    return max(map(off, (steps_ratio(found), step_ratio(found), seconds_ratio(found)))) <= MOST_OFF
 
 
 def twins_equal(runs: Sequence[Found]) -> list[bool]:
@@ -346,6 +352,7 @@ def summary(runs: Sequence[Found]) -> dict[str, Any]:
     return {
         "runs": len(runs),
         "worst_steps_ratio": worst([steps_ratio(one) for one in runs]),
+        "worst_step_ratio": worst([step_ratio(one) for one in runs]),
         "worst_seconds_ratio": worst([seconds_ratio(one) for one in runs]),
         "worst_ratio_by_formula": worst([seconds_ratio(one, "formula") for one in runs]),
         "topologies": sorted({one["topology"] for one in runs}),

@@ -10,7 +10,14 @@ from bench.evidence.figures import Evidence
 from bench.evidence.losing import rates_of
 from bench.evidence.methods import ROWS as METHODS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.step_times_plan import BUCKETS, ROWS, TOPOLOGY, formula_of
+from bench.evidence.step_times_plan import (
+    BUCKETS,
+    ROWS,
+    TOPOLOGY,
+    cost_of,
+    formula_of,
+    is_ours,
+)
 from bench.evidence.times import RATES_MBPS, StepTime, step_time
 from bench.evidence.tuning import Piece
 from bench.figure_blocks import short
@@ -21,6 +28,8 @@ TITLES = {
     BUCKETS: "DDP, torch's buckets",
     "hier_fp32": "site-hierarchical all-reduce, fp32 (PacTrain's FULL)",
 }
+
+PLAIN = ("ddp", BUCKETS)
 
 
 def title(row: str) -> str:
@@ -65,6 +74,15 @@ def _busy(found: Piece) -> float:
     return float(found["machine_cpu_seconds"] / (found["processors"] * fmean(found["steps"])))
 
 
+def spread_words(evidence: Evidence) -> str:
+    """The longest step over the shortest of the same row and rate, the worst."""
+    entries = [entry for one in evidence.times.values() for entry in one["rows"]]
+    if not entries:
+        return NOT_RUN
+    worst = max(max(entry["steps"]) / min(entry["steps"]) for entry in entries)
+    return f"{worst:.2f} x"
+
+
 def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
     """How long the links were in use, and a table for each rate; or that there is none."""
     there = evidence.times if topology == TOPOLOGY else evidence.elsewhere.get(topology, {})
@@ -89,21 +107,29 @@ def elsewhere(evidence: Evidence) -> str:
     )  # fmt: skip
 
 
-def full_losing(evidence: Evidence) -> str:
-    """Where a measured step of FULL is longer than DDP's, by more than measurements differ."""
+def losing(evidence: Evidence) -> str:
+    """Where a measured step of ours is longer than a peer's, by more than measurements differ:
+    FULL's than plain DDP's, an exact one's under a mask than fp16's, too, in levels any peer's."""
     lines = []
     for name, topology in evidence.topologies.items():
         for network in NETWORKS:
             for rate in rates_of(topology):
-                full, *plain = (evidence.timed(network, row, rate, name)
-                                for row in ("hier_fp32", "ddp", "ddp_buckets"))  # fmt: skip
-                ddp = min((one["seconds"] for one in plain if one), default=None)
-                if full and ddp and full["seconds"] > 1.02 * ddp:
-                    seconds = f"{short(full['seconds'])} s, DDP {short(ddp)} s"
-                    lines.append(f"{NETWORKS[network].title}, {name}, {rate:g} Mbps: {seconds}")
+                found = {row: entry["seconds"] for row in ROWS
+                         if (entry := evidence.timed(network, row, rate, name))}  # fmt: skip
+                for ours in filter(is_ours, found):
+                    sooner = {
+                        row: seconds for row, seconds in found.items()
+                        if not is_ours(row) and found[ours] > 1.02 * seconds
+                        and (row in PLAIN or cost_of(ours).levels
+                             or (row == "fp16" and cost_of(ours).keep < 1))
+                    }  # fmt: skip
+                    if sooner:
+                        where = f"{NETWORKS[network].title}, {name}, {rate:g} Mbps"
+                        said = "; ".join(f"{title(row)} {short(s)}" for row, s in sooner.items())
+                        lines.append([where, title(ours), short(found[ours]), said])
     if not lines:
-        return ""
-    return f"PacTrain's FULL took longer steps than plain DDP, measured: {'; '.join(lines)}."
+        return "None of those that were measured."
+    return table(["where", "our row", "its seconds", "sooner, in seconds"], lines)
 
 
 def missing_words(evidence: Evidence) -> str:

@@ -26,7 +26,13 @@ from bench.evidence import chosen
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
-from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor, steps_to_beat
+from bench.evidence.tuning import (
+    FACTORS,
+    FIRST_SEED,
+    best_factor,
+    best_factors,
+    steps_to_beat,
+)
 from bench.evidence.workloads import (
     OUT,
     ROOT,
@@ -242,8 +248,16 @@ def pieces_of(
         for factor in FACTORS if tune else ():
             beat = steps_to_beat(read_method(workload, method), target)
             run_missing(workload, method, FIRST_SEED, target, factor, beat)
-        best = best_factor(read_method(workload, method), target) or 1.0
-        yield from ((method, seed, target, best) for seed in seeds)
+        factor = factor_of(workload, method, target, tune)
+        yield from ((method, seed, target, factor) for seed in seeds)
+
+
+def factor_of(workload: Workload, method: str, target: float, tune: bool) -> float:
+    """`tune`: the method's best; else the page's, which is 1 before all methods are tuned."""
+    if tune:
+        return best_factor(read_method(workload, method), target) or 1.0
+    factors = best_factors(read_pieces([workload.name]), {workload.name: {"target": target}})
+    return factors.get((workload.name, method), 1.0)
 
 
 def run_workload(

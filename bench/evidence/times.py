@@ -45,6 +45,7 @@ class Cost:
 
     how: str
     bits: float = 32.0
+    highest: int = 0  # Of what a worker sends, its lowest being 0; 0: sums need no more bits.
     keep: float = 1.0
     touched: float = 0.0
     powersgd: int = 0
@@ -52,9 +53,13 @@ class Cost:
     levels: int = 0
     warms_up: bool = False  # As DGC does: `keep` is what it sends after that.
 
-    def element_bits(self, rate_mbps: float) -> float:
+    def element_bits(self, rate_mbps: float, world: int = 1) -> float:
+        """`world`: how many workers are summed, which may need wider integers."""
         if not self.levels:
-            return self.bits
+            bits = self.bits
+            while self.highest * world >= 2**bits:
+                bits *= 2
+            return bits
         if rate_mbps > PACKED_ABOVE_MBPS:
             return PACKED_BITS[self.levels] + SCALE_BITS
         return LEVELS_BITS.get(self.levels, LEVELS3_BITS)
@@ -67,18 +72,18 @@ COSTS: dict[str, Cost] = {
     "fp16": Cost("ring", 16, touched=12),
     "hier_fp32": Cost("tree"),
     "hier_bf16": Cost("tree", 16, touched=12),
-    "topk0.1": Cost("gather", 64, 0.1, touched=32),
-    "topk0.1ef": Cost("gather", 64, 0.1, touched=44),
-    "topk0.01": Cost("gather", 64, 0.01, touched=32),
-    "topk0.01ef": Cost("gather", 64, 0.01, touched=44),
-    "dgc": Cost("gather", 64, Dgc.LAST, touched=60, warms_up=True),
-    "dgc_cold": Cost("gather", 64, Dgc.LAST, touched=60),
+    "topk0.1": Cost("gather", 64, keep=0.1, touched=32),
+    "topk0.1ef": Cost("gather", 64, keep=0.1, touched=44),
+    "topk0.01": Cost("gather", 64, keep=0.01, touched=32),
+    "topk0.01ef": Cost("gather", 64, keep=0.01, touched=44),
+    "dgc": Cost("gather", 64, keep=Dgc.LAST, touched=60, warms_up=True),
+    "dgc_cold": Cost("gather", 64, keep=Dgc.LAST, touched=60),
     "powersgd1": Cost("ring", powersgd=1, touched=36),
     "powersgd2": Cost("ring", powersgd=2, touched=36),
     "powersgd4": Cost("ring", powersgd=4, touched=36),
-    "terngrad": Cost("ring", 8, touched=14),
-    "paper": Cost("ring", 8, 0.5, touched=14),
-    "thc": Cost("server", 8, touched=40),
+    "terngrad": Cost("ring", 8, 2, touched=14),
+    "paper": Cost("ring", 8, 2, 0.5, touched=14),
+    "thc": Cost("server", 8, 15, touched=40),
     "local8": Cost("ring", period=8),
     "local30": Cost("ring", period=30),
     "diloco8": Cost("ring", period=8, touched=24 / 8),
@@ -98,9 +103,10 @@ def link_bytes(cost: Cost, network: Network, topology: Topology, rate_mbps: floa
     if cost.powersgd:
         own = float(powersgd_bytes(network.shapes, cost.powersgd))
     else:
-        own = network.elements * cost.keep * cost.element_bits(rate_mbps) / 8
+        bits = cost.element_bits(rate_mbps, layout.world)
+        own = network.elements * cost.keep * bits / 8
     if cost.how == "tree":
-        return layout.tree_crossings * own
+        return layout.tree_crossings * own / cost.period
     if cost.how == "server":
         return max(layout.sites) * own
     crossings = topology.ring_crossings * (layout.world - 1)
@@ -121,13 +127,24 @@ def step_time(
     return _step_time(COSTS[name], network, topology, asked_mbps, codec_gb_per_s)
 
 
+def by_sites_time(name: str, network: Network, topology: Topology, asked_mbps: float) -> StepTime:
+    """Of a peer with a ring, if its all-reduce went site by site instead, as an expert would have
+    it: of weights after own steps in bf16, of PowerSGD's factors in fp32."""
+    cost = COSTS[name]
+    bits = 16.0 if cost.period > 1 else cost.bits
+    return _step_time(replace(cost, how="tree", bits=bits), network, topology, asked_mbps, 0.0)
+
+
 def mean_step_seconds(
     name: str, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float,
-    steps: int, planned: int,
+    steps: int, planned: int, kept: float = 1.0,
 ) -> float:  # fmt: skip
-    """Of the first `steps` of a run of `planned`: what warms up sends more at first."""
+    """Of the first `steps` of a run of `planned`: what warms up sends more at first.
+
+    `kept`: the share that the run's mask left, with dense layers more than was asked for; 1: none.
+    """
     where = network, topology, asked_mbps, codec_gb_per_s
-    cost = COSTS[name]
+    cost = COSTS[name] if kept == 1 else replace(COSTS[name], keep=kept)
     if not cost.warms_up:
         return _step_time(cost, *where).seconds
     counts = Counter(Dgc.warming_density(step, planned) for step in range(steps))

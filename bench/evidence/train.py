@@ -72,10 +72,14 @@ def load_buffers(model: nn.Module, values: Tensor) -> None:
 
 @dataclass
 class Optimizer:
-    """SGD with Nesterov's momentum, or AdamW, on flat weights: torch's formulas."""
+    """SGD with Nesterov's momentum, or AdamW, on flat weights: torch's formulas.
+
+    `has_momentum`: the gradients have theirs already, and decay alone gets it here, as in the
+    optimizer of DGC's authors (DGCSGD).
+    """
 
     workload: Workload
-    momentum: float = MOMENTUM
+    has_momentum: bool = False
     carried: ClassVar[tuple[str, ...]] = ("_first", "_second", "_steps")
     _first: Tensor | None = field(default=None, repr=False)
     _second: Tensor | None = field(default=None, repr=False)
@@ -87,12 +91,10 @@ class Optimizer:
             gradient = gradient * min(1.0, self.workload.clip / (float(gradient.norm()) + 1e-6))
         self._steps += 1
         if self.workload.optimizer == "sgd":
-            gradient = gradient + decay * weights
-            if not self.momentum:
-                return weights - rate * gradient
-            before = gradient if self._first is None else self.momentum * self._first + gradient
-            self._first = before
-            return weights - rate * (gradient + self.momentum * before)
+            pushed = decay * weights if self.has_momentum else gradient + decay * weights
+            self._first = pushed if self._first is None else MOMENTUM * self._first + pushed
+            moved = pushed + MOMENTUM * self._first
+            return weights - rate * (moved + gradient if self.has_momentum else moved)
         if self._first is None or self._second is None:
             self._first, self._second = torch.zeros_like(weights), torch.zeros_like(weights)
         self._first = BETAS[0] * self._first + (1 - BETAS[0]) * gradient
@@ -194,7 +196,7 @@ class Run:
         self._test: float | None = None
         keeps = isinstance(self._method, Method) and self._method.keeps_momentum
         count = WORKERS if isinstance(self._method, LocalSteps) else 1
-        self._optimizers = [Optimizer(workload, 0.0 if keeps else MOMENTUM) for _ in range(count)]
+        self._optimizers = [Optimizer(workload, keeps) for _ in range(count)]
         self._own = self._weights.repeat(count, 1) if count > 1 else None
         self._own_buffers = flat_buffers(self._model).repeat(count, 1) if count > 1 else None
 
