@@ -62,7 +62,8 @@ def masks(evidence: Evidence) -> str:
                 said.append(f"{fmean(gaps[0]):.3f} of {fmean(gaps[1]):.3f} at keep {keep} "
                             f"({workload}, {seeds_words(len(seeds))})")  # fmt: skip
     return ("- **Masks or levels:** of what 7 levels lose to DDP on the test set the mask alone, "
-            f"sent exactly, loses {'; '.join(said) or 'not run yet'}. Without a mask 7 levels "
+            "sent exactly, loses (points on images, nats on text) "
+            f"{'; '.join(said) or 'not run yet'}. Without a mask 7 levels "
             "send about twice the bytes of keep 0.5.")  # fmt: skip
 
 

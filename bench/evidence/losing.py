@@ -176,9 +176,9 @@ def readme_words(evidence: Evidence) -> str:
     ddp, measured = (evidence.vision_ratio("ddp", measured=how) for how in (False, True))
     gap = evidence.vision_gap(OURS)["mean"]
     if ddp is None or measured is None or gap is None:
-        return "To the target accuracy: not run yet."
-    return (f"To the target accuracy, half pruned, 100 Mbps: {ddp:.1f} x as soon as DDP by "
-            f"[formula](docs/results.md), {measured:.1f} x with steps timed on two cores; "
+        return "To target accuracy: not run yet."
+    return (f"To target accuracy, half pruned, 100 Mbps: {ddp:.1f} x as soon as DDP by "
+            f"[formula](docs/results.md), {measured:.1f} x timed on two cores; "
             f"{gap:.2f} points lower."
             )  # fmt: skip
 
