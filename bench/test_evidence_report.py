@@ -15,6 +15,7 @@ from bench.evidence import (
     accuracy_tables,
     blocks,
     figures,
+    goals,
     losing,
     many,
     report,
@@ -246,7 +247,7 @@ def test_no_peer_sooner_and_nothing_run_are_not_the_same() -> None:
 def test_goals_that_are_missed_come_first_and_what_was_not_run_says_so() -> None:
     found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 80, 75))
     found.pieces["resnet9", "levels7-0.5", 1]["curve"].append((90, 80.0))
-    lines = tables.goal_table(figures.goals(found)).splitlines()[2:]
+    lines = tables.goal_table(goals.goals(found)).splitlines()[2:]
     states = [line.rsplit("|", 2)[1].strip() for line in lines]
     assert states == sorted(states, key=["**missed**", tables.UNDECIDED, "met"].index)
     assert tables.UNDECIDED in states
@@ -257,14 +258,14 @@ def test_one_seed_decides_no_goal() -> None:
     states = {}
     for count in (1, 3):
         found = evidence(*(p for p in pieces if p["seed"] <= count))
-        states[count] = {goal.text: goal.met for goal in figures.goals(found)}
+        states[count] = {goal.text: goal.met for goal in goals.goals(found)}
     text = "to the target against DDP, mean"
     assert (states[1][text], states[3][text]) == (None, True)
 
 
 def test_a_peer_with_one_seed_decides_no_goal_either() -> None:
     pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
-    found = figures.goals(evidence(*pieces, piece("fp16", 1, 20, 76)))
+    found = goals.goals(evidence(*pieces, piece("fp16", 1, 20, 76)))
     (goal,) = (goal for goal in found if goal.text == "against fp16")
     assert goal.met is None
     assert goal.value.endswith("steps of 1 seed")
@@ -274,7 +275,7 @@ def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     row, ours = piece("ddp", 1, 40, 76.0), piece("levels7-0.5", 1, 40, 76.0)
     found = evidence(row, ours, piece("paper", 1, None, 70.0))
     in_time = evidence(row, ours, piece("paper", 1, 40, 76.0)).vision_ratio("paper")
-    said = {goal.text: goal.value for goal in figures.goals(found)}
+    said = {goal.text: goal.value for goal in goals.goals(found)}
     assert in_time is not None and found.vision_ratio("paper") is None
     assert said["against the paper's scheme"].startswith(
         f"> {2 * in_time:.2f} x by formula: it did not arrive on resnet9"

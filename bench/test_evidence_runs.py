@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.evidence import job_twin, run_tables, runs
+from bench.evidence import job_twin, run_ratios, run_tables, runs
 from bench.evidence.scale import Speeds
 from bench.exchange_layout import PAYLOAD_SHARE
 from bench.exchange_rows import OURS
@@ -86,15 +86,15 @@ def test_alone_as_many_elements_are_exchanged(row: str, monkeypatch: pytest.Monk
 
 def test_seconds_are_those_until_the_target_and_no_longer() -> None:
     one = found("chain", steps=108)
-    assert runs.seconds_to_target(one) == 108
-    assert (runs.steps_ratio(one), runs.seconds_ratio(one)) == (1.08, 1.08)
-    assert runs.is_within(one)
-    assert not runs.is_within(found("chain", seconds=1.11))
-    assert not runs.is_within(found("chain", seconds=0.89))
+    assert run_ratios.seconds_to_target(one) == 108
+    assert (run_ratios.steps_ratio(one), run_ratios.seconds_ratio(one)) == (1.08, 1.08)
+    assert run_ratios.is_within(one)
+    assert not run_ratios.is_within(found("chain", seconds=1.11))
+    assert not run_ratios.is_within(found("chain", seconds=0.89))
 
 
 def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
-    said = runs.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
+    said = run_ratios.summary([found("chain", seconds=1.05), found("star", steps=80, seconds=0.7)])
     assert said == {
         "runs": 2, "worst_steps_ratio": 0.8, "worst_seconds_ratio": 0.56,
         "worst_step_ratio": 0.7, "worst_ratio_by_formula": 0.6222,
@@ -103,7 +103,7 @@ def test_the_last_line_has_the_ratio_that_is_farthest_from_one() -> None:
 
 
 def test_who_did_not_arrive_is_outside_and_never_averaged_away() -> None:
-    said = runs.summary([found("chain"), found("star", steps=None)])
+    said = run_ratios.summary([found("chain"), found("star", steps=None)])
     assert said["worst_steps_ratio"] is said["worst_seconds_ratio"] is None
     assert said["outside"] == [f"star, {ROW}"]
     assert "not reached / 100" in run_tables.runs_table([found("star", steps=None)])
@@ -111,13 +111,13 @@ def test_who_did_not_arrive_is_outside_and_never_averaged_away() -> None:
 
 def test_errors_of_steps_and_of_a_steps_seconds_do_not_make_up_for_each_other() -> None:
     one = found("star", steps=106, seconds=0.88)
-    assert runs.off(runs.seconds_ratio(one)) < runs.MOST_OFF
-    assert runs.step_ratio(one) == pytest.approx(0.88)
-    assert not runs.is_within(one)
+    assert run_ratios.off(run_ratios.seconds_ratio(one)) < run_ratios.MOST_OFF
+    assert run_ratios.step_ratio(one) == pytest.approx(0.88)
+    assert not run_ratios.is_within(one)
 
 
 def test_nothing_run_has_a_last_line_and_a_table() -> None:
-    assert runs.summary([])["runs"] == 0
+    assert run_ratios.summary([])["runs"] == 0
     assert [goal.met for goal in run_tables.runs_goals([])] == [None]
     assert run_tables.runs_table([]).count("not run yet") == 8 * len(topologies())
 
@@ -172,7 +172,7 @@ def test_only_the_chains_runs_have_a_twin_and_once(
     runs.note_twins()
     assert asked == [(ROW, 1, runs.target(), 1.0, 2)]
     assert [one.get("twin_is_equal") for one in runs.read_runs()] == [True, None]
-    assert runs.summary(runs.read_runs())["twins_equal"] is True
+    assert run_ratios.summary(runs.read_runs())["twins_equal"] is True
 
 
 @pytest.mark.parametrize(("again", "made"), [(False, ["star"]), (True, ["chain", "star"])])

@@ -18,6 +18,7 @@ from bench import agent_memory
 from bench.evidence import (
     advice,
     figures,
+    goals,
     report,
     step_times,
     step_times_tables,
@@ -363,7 +364,7 @@ def test_the_goal_is_met_when_all_networks_are_within_it(
 ) -> None:
     levels = ("levels7-0.5", "levels7-0.2", "levels7")
     found = evidence(*(content(n, *(entry(row, n, times) for row in levels)) for n in networks))
-    goal, exact = figures.shapes_goals(found)
+    goal, exact = goals.shapes_goals(found)
     assert goal.met is met
     assert (f"worst {times:.3f} x" in goal.value) == bool(networks)
     assert found.share_of_bound() == (pytest.approx(1 / times) if networks else None)
@@ -373,7 +374,7 @@ def test_the_goal_is_met_when_all_networks_are_within_it(
 def test_each_of_our_rows_is_held_to_its_bound() -> None:
     rows = [("levels7-0.5", 1.1), ("levels7-0.2", 1.4), ("exact-0.5", 1.2)]
     found = evidence(content("vgg19", *(entry(row, "vgg19", times) for row, times in rows)))
-    goal, exact = figures.shapes_goals(found)
+    goal, exact = goals.shapes_goals(found)
     assert "worst 1.400 x (VGG19)" in goal.value and "keep 0.5 at most 1.10 x" in goal.value
     assert (goal.met, exact.met) == (False, False)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from bench.evidence.figures import OURS, Evidence, seeds_words
+from bench.evidence.figures import OURS, Evidence
+from bench.evidence.goals import seeds_words
 from bench.evidence.losing import title
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.times import (
@@ -85,8 +86,8 @@ def unsynchronised(evidence: Evidence) -> str:
     sites = by_sites_time("local30", *where).bytes_per_element / ours
     return ("- **Steps may be unsynchronised:** 30 own steps over a flat ring of fp32 send "
             f"{flat:.1f} times what 7 levels at keep 0.5 send, site by site in bf16 {sites:.2f} "
-            f"times. To the target: {'; '.join(said) or 'not run yet'}. There are 6 to 13 common "
-            "steps in runs so short: longer ones may say more for it.")  # fmt: skip
+            f"times. To the target: {'; '.join(said) or 'not run yet'}. In DDP's steps there are "
+            "6 to 13 common ones, so longer runs may say more for it.")  # fmt: skip
 
 
 def on_processors(evidence: Evidence) -> str:

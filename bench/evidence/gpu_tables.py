@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from bench.evidence.experiment_tables import NOT_RUN, table
-from bench.evidence.figures import VISION, Evidence, Goal, upper95
+from bench.evidence.figures import VISION, Evidence, upper95
+from bench.evidence.goals import Goal
 from bench.evidence.gpu_workloads import IMAGES, MAKE, NETWORK_OF, TITLES
 from bench.evidence.shapes import NETWORKS
 

@@ -8,10 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, table
-from bench.evidence.figures import LEAST_SEEDS, VISION, Evidence, Goal
+from bench.evidence.figures import VISION, Evidence
+from bench.evidence.goals import LEAST_SEEDS, Goal
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import SEEDS
+from bench.evidence.train import WORKERS
 from bench.evidence.tuning import FACTORS, FIRST_SEED
 from bench.evidence.workloads import WORKLOADS
 
@@ -135,7 +137,7 @@ def settings_table() -> str:
         own: Any = make
         rows.append([name, str(own.steps), f"{own.optimizer}, {own.rate:g}",
                      f"{own.weight_decay:g}", f"{own.clip:g}" if own.clip else "none",
-                     f"8 x {own.batch}"])  # fmt: skip
+                     f"{WORKERS} x {own.batch}"])  # fmt: skip
     return table(["workload", "steps of DDP's run", "optimizer, rate", "weight decay",
                   "clipped to a norm of", "samples of a step"], rows)  # fmt: skip
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.evidence.experiment_tables import NOT_RUN, table
-from bench.evidence.figures import OURS, Goal
+from bench.evidence.figures import OURS
+from bench.evidence.goals import Goal
 from bench.evidence.methods import ROWS
-from bench.evidence.runs import (
+from bench.evidence.run_ratios import (
     MOST_OFF,
-    RATES_MBPS,
     Found,
     is_within,
     off,
@@ -19,6 +19,7 @@ from bench.evidence.runs import (
     steps_ratio,
     summary,
 )
+from bench.evidence.runs import RATES_MBPS
 from bench.figure_blocks import short
 from bench.topologies import topologies
 

@@ -16,8 +16,9 @@ All ranks evaluate, of equal weights, so all stop at the same step; that time is
 
 Needs root, PACTRAIN_DATA and some minutes for each; a run that is there is not made again (but
 with --again). Ends with a line of JSON, also in out/report-runs.json: {"runs",
-"worst_steps_ratio", "worst_seconds_ratio", "worst_ratio_by_formula", "topologies", "outside",
-"twins_equal"}. A twin is the chain's job once more, by virtual workers (job_twin.py).
+"worst_steps_ratio", "worst_step_ratio", "worst_seconds_ratio", "worst_ratio_by_formula",
+"topologies", "outside", "twins_equal"}. A twin is the chain's job once more, by virtual workers
+(job_twin.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -38,6 +39,7 @@ from torch import Tensor, nn
 import pactrain
 from bench.evidence import chosen, job_twin
 from bench.evidence.jobs import training
+from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, summary
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
 from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import TOPOLOGY, pin_of
@@ -62,9 +64,6 @@ ROWS_ALONE = {"levels7-0.5": "levels7-0.5", "ddp": "full"}  # What bench.exchang
 COMPUTE_SECONDS = 0.25
 # An idle link sends so little of a step at once, or one packet; and none is lost that waits.
 BURST_SHARE, LEAST_BURST_BYTES, WAIT = 1 / 50, 1600, "2s"
-MOST_OFF = 0.10
-
-Found = Mapping[str, Any]
 
 
 # --- One trainer ---------------------------------------------------------------------------
@@ -306,59 +305,6 @@ def run(topology: Topology, row: str, piece: Piece) -> dict[str, Any]:
             else:
                 found = {**event, **usage.found(len(event["seconds_of_steps"]))}
     return {**known, **found, "steps": steps_of(found, told.target)}
-
-
-def seconds_to_target(found: Found) -> float | None:
-    """Of the real trainers, evaluations not counted; None: they did not arrive."""
-    return None if found["steps"] is None else sum(found["seconds_of_steps"][: found["steps"]])
-
-
-def steps_ratio(found: Found) -> float | None:
-    return None if found["steps"] is None else found["steps"] / found["committed_steps"]
-
-
-def seconds_ratio(found: Found, step: str = "predicted") -> float | None:
-    """Of what steps times seconds per step had said. `step`: or "formula"."""
-    taken = seconds_to_target(found)
-    return None if taken is None else taken / (found["committed_steps"] * found[step])
-
-
-def step_ratio(found: Found) -> float | None:
-    """Of a step's predicted seconds: errors of both must not make up for each other."""
-    steps, seconds = steps_ratio(found), seconds_ratio(found)
-    return None if steps is None or seconds is None else seconds / steps
-
-
-def off(ratio: float | None) -> float:
-    return float("inf") if ratio is None else abs(ratio - 1)
-
-
-def is_within(found: Found) -> bool:
-    return max(map(off, (steps_ratio(found), step_ratio(found), seconds_ratio(found)))) <= MOST_OFF
-
-
-def twins_equal(runs: Sequence[Found]) -> list[bool]:
-    """Of those that have a twin."""
-    return [one["twin_is_equal"] for one in runs if "twin_is_equal" in one]
-
-
-def summary(runs: Sequence[Found]) -> dict[str, Any]:
-    """The last line; a worst ratio is None where a run did not arrive, or none is there."""
-
-    def worst(ratios: Sequence[float | None]) -> float | None:
-        found = max(ratios, key=off, default=None)
-        return None if found is None else round(found, 4)
-
-    return {
-        "runs": len(runs),
-        "worst_steps_ratio": worst([steps_ratio(one) for one in runs]),
-        "worst_step_ratio": worst([step_ratio(one) for one in runs]),
-        "worst_seconds_ratio": worst([seconds_ratio(one) for one in runs]),
-        "worst_ratio_by_formula": worst([seconds_ratio(one, "formula") for one in runs]),
-        "topologies": sorted({one["topology"] for one in runs}),
-        "outside": [f"{one['topology']}, {one['row']}" for one in runs if not is_within(one)],
-        "twins_equal": all(twins) if (twins := twins_equal(runs)) else None,
-    }
 
 
 def read_runs() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.evidence import scale
 from bench.evidence.experiment_tables import NOT_RUN, table
-from bench.evidence.figures import Goal
+from bench.evidence.goals import Goal
 from bench.evidence.methods import ROWS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS

@@ -14,6 +14,7 @@ from bench.evidence import (
     advice,
     experiment_tables,
     figures,
+    goals,
     gpu_tables,
     losing,
     run_list,
@@ -22,7 +23,8 @@ from bench.evidence import (
     step_times_tables,
 )
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
-from bench.evidence.figures import OURS, VISION, Evidence, Goal
+from bench.evidence.figures import OURS, VISION, Evidence
+from bench.evidence.goals import Goal
 from bench.evidence.gpu_workloads import METHODS as ON_GPU_METHODS
 from bench.evidence.gpu_workloads import STEPS
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
@@ -361,7 +363,7 @@ def page(
         ours=ROWS[OURS].title,
         goals=goal_table(
             [
-                *figures.goals(evidence),
+                *goals.goals(evidence),
                 *gpu_tables.accuracy_goals(evidence),
                 scale_tables.simulator_goal(compared),
                 *run_tables.runs_goals(at_scale.runs),

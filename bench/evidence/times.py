@@ -45,13 +45,13 @@ class Cost:
 
     how: str
     bits: float = 32.0
-    highest: int = 0  # Of what a worker sends, its lowest being 0; 0: sums need no more bits.
     keep: float = 1.0
     touched: float = 0.0
     powersgd: int = 0
     period: int = 1
     levels: int = 0
     warms_up: bool = False  # As DGC does: `keep` is what it sends after that.
+    highest: int = 0  # Of what a worker sends, its lowest being 0; 0: sums need no more bits.
 
     def element_bits(self, rate_mbps: float, world: int = 1) -> float:
         """`world`: how many workers are summed, which may need wider integers."""
@@ -72,18 +72,18 @@ COSTS: dict[str, Cost] = {
     "fp16": Cost("ring", 16, touched=12),
     "hier_fp32": Cost("tree"),
     "hier_bf16": Cost("tree", 16, touched=12),
-    "topk0.1": Cost("gather", 64, keep=0.1, touched=32),
-    "topk0.1ef": Cost("gather", 64, keep=0.1, touched=44),
-    "topk0.01": Cost("gather", 64, keep=0.01, touched=32),
-    "topk0.01ef": Cost("gather", 64, keep=0.01, touched=44),
-    "dgc": Cost("gather", 64, keep=Dgc.LAST, touched=60, warms_up=True),
-    "dgc_cold": Cost("gather", 64, keep=Dgc.LAST, touched=60),
+    "topk0.1": Cost("gather", 64, 0.1, touched=32),
+    "topk0.1ef": Cost("gather", 64, 0.1, touched=44),
+    "topk0.01": Cost("gather", 64, 0.01, touched=32),
+    "topk0.01ef": Cost("gather", 64, 0.01, touched=44),
+    "dgc": Cost("gather", 64, Dgc.LAST, touched=60, warms_up=True),
+    "dgc_cold": Cost("gather", 64, Dgc.LAST, touched=60),
     "powersgd1": Cost("ring", powersgd=1, touched=36),
     "powersgd2": Cost("ring", powersgd=2, touched=36),
     "powersgd4": Cost("ring", powersgd=4, touched=36),
-    "terngrad": Cost("ring", 8, 2, touched=14),
-    "paper": Cost("ring", 8, 2, 0.5, touched=14),
-    "thc": Cost("server", 8, 15, touched=40),
+    "terngrad": Cost("ring", 8, touched=14, highest=2),
+    "paper": Cost("ring", 8, 0.5, touched=14, highest=2),
+    "thc": Cost("server", 8, touched=40, highest=15),
     "local8": Cost("ring", period=8),
     "local30": Cost("ring", period=30),
     "diloco8": Cost("ring", period=8, touched=24 / 8),
