@@ -236,12 +236,18 @@ def _resnet18(width: int) -> list[tuple[int, ...]]:
     return [*shapes, (10, inner)]
 
 
-def powersgd_bytes(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
-    """What one rank puts into torch's PowerSGD hook's all-reduces, in fp32."""
-    total = 0
+def powersgd_factors(shapes: Sequence[tuple[int, ...]], rank: int) -> tuple[int, int, int]:
+    """Elements of torch's PowerSGD hook's all-reduces: what it leaves as it is, P and Q."""
+    whole = left = right = 0
     for shape in shapes:
         rows, columns = shape[0], math.prod(shape[1:])
-        small = (rows + columns) * rank
-        worth = len(shape) > 1 and small * 2 < rows * columns
-        total += small if worth else rows * columns
-    return 4 * total
+        if len(shape) > 1 and (rows + columns) * rank * 2 < rows * columns:
+            left, right = left + rows * rank, right + columns * rank
+        else:
+            whole += rows * columns
+    return whole, left, right
+
+
+def powersgd_bytes(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
+    """What one rank puts into torch's PowerSGD hook's all-reduces, in fp32."""
+    return 4 * sum(powersgd_factors(shapes, rank))

@@ -165,7 +165,7 @@ def test_a_paced_model_has_its_gradients_when_the_accelerator_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = FakeTime()
-    monkeypatch.setattr(step_times_train, "time", clock)
+    monkeypatch.setattr("bench.evidence.clock.time", clock)
     network = Network("small", [(4, 10), (40,), (10, 2), (20,)], 0.3)
     model, source = Paced(network), Source(network.shapes, rank=0)
     seen: dict[str, float] = {}
@@ -188,7 +188,7 @@ def test_what_a_step_does_beside_its_sleep_makes_it_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = FakeTime()
-    monkeypatch.setattr(step_times_train, "time", clock)
+    monkeypatch.setattr("bench.evidence.clock.time", clock)
     network = Network("small", [(4, 10), (40,)], 0.3)
     model = Paced(network)
     watch(model.weights[1], lambda: clock.sleep(0.05))

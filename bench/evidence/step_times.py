@@ -7,6 +7,9 @@ again (but with --again), so it may be stopped and go on.
 
   python -m bench.evidence.step_times --networks=resnet18,vgg19 --rates=1000 --rows=levels7-0.5,ddp
 
+With --ready (the paper's chain) methods' own compression runs on no processor here: bytes are
+ready-made, and its time at the reference accelerator is slept. Agents code levels all the same.
+
 Needs root for network namespaces, and memory for eight trainers at once: for ViT-B/16 up to
 20 GB, TopK-0.1 there 26 GB. Its last line is one of JSON: {"networks", "rows",
 "worst_over_bound_levels", "hours", "wrong"}. The exit status is 1 if something failed or
@@ -34,6 +37,7 @@ from bench.evidence import chosen
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     OURS,
+    READY_ROWS,
     ROWS,
     TOPOLOGY,
     Entry,
@@ -55,6 +59,7 @@ from bench.testbed import NamespaceTestbed, TestbedError, why_no_namespaces
 from bench.topologies import Topology, topologies
 
 FOLDER = ROOT / "bench" / "results" / "evidence" / "times"
+READY_FOLDER = FOLDER.parent / "times-ready"
 JOB = "times"
 # For what a row that says nothing meanwhile does on few processors: making masks, warming up.
 SILENT_SECONDS_PER_ELEMENT = 6e-6
@@ -127,12 +132,17 @@ def formula(row: str, network: str, rate: float, topology: str = TOPOLOGY) -> St
     return step_time(formula_of(row), NETWORKS[network], topologies()[topology], rate, 0.0)
 
 
-def why_too_large(network: str, row: str, topology: str = TOPOLOGY) -> str | None:
+def why_too_large(
+    network: str, row: str, topology: str = TOPOLOGY, ready: bool = False
+) -> str | None:
     """None: it fits into this machine's memory, as it is now."""
     layout, cost = topologies()[topology].layout, cost_of(row)
     gathered = GATHERED * layout.world * cost.keep if cost.how == "gather" else 0.0
-    needed = agent_memory.needed_bytes(NETWORKS[network].elements, layout.world,
-                                       sum(layout.hosts), is_ours(row), gathered)  # fmt: skip
+    elements = NETWORKS[network].elements
+    if ready:  # There is no gradient but what is kept.
+        elements, gathered = round(elements * cost.keep), gathered / cost.keep
+    needed = agent_memory.needed_bytes(elements, layout.world, sum(layout.hosts), is_ours(row),
+                                       gathered)  # fmt: skip
     there = USABLE * agent_memory.available_bytes()
     if needed <= there:
         return None
@@ -141,7 +151,7 @@ def why_too_large(network: str, row: str, topology: str = TOPOLOGY) -> str | Non
             f"free some, or leave it out by --networks or --rows")  # fmt: skip
 
 
-def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
+def run(wanted: Mapping[str, Sequence[float]], record: Record, ready: bool) -> None:
     """Rates of each row. ProcessError, TestbedError: something failed; what came before is kept."""
     layout = topologies()[record.topology].layout
     network = NETWORKS[record.network]
@@ -164,6 +174,7 @@ def run(wanted: Mapping[str, Sequence[float]], record: Record) -> None:
         shares = dataclasses.replace(layout, own_mbps=0.0).link_rates(1.0)
         argv = ["-m", "bench.evidence.step_times_train", f"--network={record.network}",
                 f"--wanted={json.dumps(expected)}", f"--core={bed.core}",
+                f"--topology={record.topology}", *(["--ready"] if ready else []),
                 *(f"--share={there}:{back}" for there, back in shares),
                 *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
         first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
@@ -219,11 +230,11 @@ def summary(places: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
 
 def measure(
     networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
-    again: bool = False, folder: Path = FOLDER, topology: str = TOPOLOGY,
+    again: bool = False, folder: Path = FOLDER, topology: str = TOPOLOGY, ready: bool = False,
 ) -> int:  # fmt: skip
     """What is missing of it; the exit status: 1 if a row was too large or something failed.
 
-    `again`: also what is there.
+    `again`: also what is there; `ready`: see above.
     """
     status = 0
     for name in networks:
@@ -235,14 +246,14 @@ def measure(
             print(f"report-times needs shaped network namespaces: {why}", file=sys.stderr)
             return 1
         for row in list(wanted):
-            if (why := why_too_large(name, row, topology)) is not None:
+            if (why := why_too_large(name, row, topology, ready)) is not None:
                 print(f"report-times: {why}", file=sys.stderr)
                 del wanted[row]
                 status = 1
         if not wanted:
             continue
         try:
-            run(wanted, record)
+            run(wanted, record, ready)
         except (ProcessError, TestbedError) as error:
             print(f"report-times failed: {error}", file=sys.stderr)
             return 1
@@ -259,25 +270,30 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--topologies", default=TOPOLOGY)
     parser.add_argument("--rates", default=",".join(all_rates), help="in Mbps")
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", help="default: all")
+    parser.add_argument("--ready", action="store_true", help="ready-made bytes, see above")
     parser.add_argument("--again", action="store_true", help="measure also what is there")
     options = parser.parse_args(argv)
     try:
         networks = chosen("networks", options.networks, NETWORKS)
         names = chosen("topologies", options.topologies, topologies())
         rates = list(map(float, chosen("rates", options.rates, all_rates)))
-        rows = chosen("rows", options.rows, ROWS)
+        every = READY_ROWS if options.ready else ROWS
+        rows = chosen("rows", options.rows or ",".join(every), every)
+        if options.ready and names != [TOPOLOGY]:
+            raise ValueError(f"topologies = {','.join(names)}, allowed with --ready: {TOPOLOGY}")
     except ValueError as error:
         print(f"report-times: {error}", file=sys.stderr)
         return 2
     interrupt_on_signals()
     try:
+        folder = READY_FOLDER if options.ready else FOLDER
         status = max(measure(networks, rows, rates_of(topologies()[name], rates), options.again,
-                             topology=name) for name in names)  # fmt: skip
+                             folder, name, options.ready) for name in names)  # fmt: skip
     except KeyboardInterrupt:
         print("report-times: interrupted; what was measured is kept", file=sys.stderr)
         return 130
-    found = summary({name: read_times(name) for name in topologies()})
+    found = summary({name: read_times(name, folder) for name in topologies()})
     print(json.dumps(found))
     return 1 if found["wrong"] else status
 

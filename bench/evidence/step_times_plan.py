@@ -1,27 +1,35 @@
 """What `make report-times` measures: rows, what is missing of them, steps of each, and when a
 step of the reference accelerator releases its gradients. Pure.
 
-Rows are those of the evidence (times.COSTS), and DDP in torch's own buckets. Not among them are
-those of which there is no real exchange here: site-hierarchical bf16, DGC and others.
+Rows are those of the evidence (times.COSTS), and DDP in torch's own buckets. A method's own
+compression either runs on the processors here, or its bytes are ready-made, and what it takes at
+the accelerator is slept. Not among the first are those of which there is no real exchange here:
+site-hierarchical bf16, DGC and others. Nor among the second what needs a server or own steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench.evidence.shapes import Network
-from bench.evidence.times import COSTS, FORWARD_SHARE, Cost
+from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, compression_seconds
 from bench.exchange_layout import LEVELS_BITS
 
 TOPOLOGY = "chain"  # The paper's, on which the goals are.
 BUCKETS = "ddp_buckets"
+BY_HAND = "hier_bf16"  # As far as the tree goes, but not by agents.
 OURS = "levels7-0.5"  # Whose bound is a goal.
 # Ours first, then what is soonest over: whoever stops early has the goals' rows. Last is what
 # needs most memory: all ranks gather all values and indices.
 ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_fp32", "fp16", "powersgd1",
         "powersgd2", "powersgd4", "topk0.01ef", "ddp", BUCKETS, "topk0.1ef")  # fmt: skip
+READY_ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "exact-0.2", "hier_fp32",
+              "powersgd1", "powersgd2", "powersgd4", "dgc_cold", "topk0.01", "paper", "terngrad",
+              "hier_bf16", "fp16", "topk0.1", "ddp", BUCKETS)  # fmt: skip
+BUCKET_BYTES = 25 * 2**20  # Of gradients: DDP's default.
 LEAST_STEPS, MOST_STEPS = 2, 20  # Measured ones of a row at a rate.
 ROW_SECONDS = 2.0  # That they take, if a step is short.
 # A step so long has no other before it: that its connections have met a slower link costs less
@@ -31,6 +39,9 @@ KNOWN_SECONDS = 5.0  # After a change of the rate agents have measured it anew.
 MOST_SEGMENTS = 32  # Of backward: a bucket of 25 MiB is more than one of them.
 # Of the busiest direction's bytes to those of the formula: frames, TLS and acknowledgements.
 LEAST_SHARE, MOST_SHARE = 0.97, 1.1
+# By hand: all-reduce among three sites' first ranks is a ring, and sends more than the tree that
+# the formula grants it.
+BY_HAND_SHARE = 4 / 3
 
 Entry = Mapping[str, Any]
 
@@ -45,15 +56,15 @@ def cost_of(row: str) -> Cost:
 
 
 def is_ours(row: str) -> bool:
-    return cost_of(row).how == "tree"
+    return cost_of(row).how == "tree" and row != BY_HAND
 
 
-def pin_of(row: str) -> str:
-    """What an operator would pin for a row of ours."""
+def pin_of(row: str, has_masks: bool = True) -> str:
+    """What an operator would pin for a row of ours; False: its elements are all that is kept."""
     cost = cost_of(row)
     if cost.levels:
         return f"TERNARY {cost.levels}"
-    return "COMPACTED" if cost.keep < 1 else "FULL"
+    return "COMPACTED" if cost.keep < 1 and has_masks else "FULL"
 
 
 class Steps(NamedTuple):
@@ -87,7 +98,8 @@ def merged(found: Sequence[Entry], entry: Entry) -> list[Entry]:
     """With `entry` in the place of an older one; by rate and in the order of ROWS."""
     key = (entry["row"], entry["rate_mbps"])
     others = [old for old in found if (old["row"], old["rate_mbps"]) != key]
-    return sorted([*others, entry], key=lambda e: (e["rate_mbps"], ROWS.index(e["row"])))
+    order = ROWS if {e["row"] for e in (*others, entry)} <= set(ROWS) else READY_ROWS
+    return sorted([*others, entry], key=lambda e: (e["rate_mbps"], order.index(e["row"])))
 
 
 def segments(sizes: Sequence[int]) -> list[int]:
@@ -106,18 +118,46 @@ def forward_seconds(network: Network) -> float:
     return FORWARD_SHARE * network.compute_seconds
 
 
-def releases(network: Network, counts: Sequence[int]) -> list[float]:
+def releases(network: Network, counts: Sequence[int], compression: float = 0.0) -> list[float]:
     """Seconds after a step's start at which each segment has its gradients.
 
     Backward follows forward and goes from the last segment to the first, each of which takes
-    its elements' share of it.
+    its elements' share of it, and of the seconds of `compression`.
     """
     forward = forward_seconds(network)
-    backward = network.compute_seconds - forward
+    backward = network.compute_seconds - forward + compression
     sizes = [math.prod(shape) for shape in network.shapes]
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
     done = [sum(sizes[end - count :]) for end, count in zip(ends, counts, strict=True)]
     return [forward + backward * elements / network.elements for elements in done]
+
+
+def kept_of(network: Network, keep: float) -> Network:
+    """What a mask leaves of each parameter, of the same compute: what the exchange is given."""
+    sizes = [max(1, round(keep * math.prod(shape))) for shape in network.shapes]
+    return replace(network, shapes=[(size,) for size in sizes])
+
+
+class Bucket(NamedTuple):
+    elements: int
+    at: float  # Seconds of the step: compressed, so it may go.
+
+
+def ready_buckets(row: str, network: Network) -> list[Bucket]:
+    """As torch's DDP fills them, from the last parameter on: one, or each once it is full."""
+    sizes = [math.prod(shape) for shape in reversed(network.shapes)]
+    one = row == "ddp" or cost_of(row).powersgd > 0
+    filled = [0]
+    for size in sizes:
+        filled[-1] += size
+        if not one and 4 * filled[-1] >= BUCKET_BYTES:
+            filled.append(0)
+    counts = [count for count in filled if count]
+    forward = forward_seconds(network)
+    rest = network.compute_seconds - forward + compression_seconds(cost_of(row), network)
+    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
+    return [Bucket(count, forward + rest * end / network.elements)
+            for count, end in zip(counts, ends, strict=True)]  # fmt: skip
 
 
 def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float) -> str | None:
@@ -130,6 +170,8 @@ def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float)
     least, cost = LEAST_SHARE, cost_of(entry["row"])
     if cost.levels:  # Agents that find a link slow do not pack there, whatever its rate.
         least *= min(1.0, elements * cost.keep * LEVELS_BITS[cost.levels] / 8 / sent)
+    if entry["row"] == BY_HAND:
+        sent *= BY_HAND_SHARE
     share = max(entry["link_bytes"]) / sent
     if not least <= share <= MOST_SHARE:
         return (f"{name}: {share:.2f} of its formula's bytes on the busiest link, allowed: "

@@ -6,7 +6,8 @@ model of its own, which is gone before the next one comes: eight trainers of a l
 fill a machine. Rank 0 prints a line of JSON for each row and rate, as bench/exchange_train.py.
 
 Peers are hooks of torch's DDP over Gloo in torch's buckets; PowerSGD and plain DDP's first row
-in one. PacTrain's rows are pinned.
+in one. PacTrain's rows are pinned. With --ready a method's own compression is slept as well: peers
+are ready_rows.py's, and ours are given what a mask leaves, as the accelerator would hand it over.
 """
 
 from __future__ import annotations
@@ -35,41 +36,32 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 import pactrain
 from bench import agent_memory
 from bench.evidence import step_times_plan
+from bench.evidence.clock import Clock
+from bench.evidence.ready_rows import ReadyRow, Sites
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times_plan import (
+    BUCKET_BYTES,
     BUCKETS,
     cost_of,
     is_ours,
+    kept_of,
     known_after,
     pin_of,
     steps_of,
 )
+from bench.evidence.times import compression_seconds
 from bench.exchange import SETUP_MBPS
 from bench.exchange_model import Parameters, Source, step
 from bench.exchange_rows import GradientHook, TopK, powersgd
 from bench.exchange_train import SETTLE_STEPS, Meter, rate_pair, report
 from bench.testbed import shape
+from bench.topologies import topologies
 from pactrain.types import Codec
 
 # DDP rebuilds its buckets after the first step, PowerSGD compresses from the third on.
 WARM_UP, POWERSGD_WARM_UP = 2, 3
 
 KEPT = ("link_bytes", "cpu_seconds", "machine_cpu_seconds", "stolen_seconds")  # Of a step.
-
-
-class Clock:
-    """Of one step."""
-
-    def __init__(self) -> None:
-        self._start = 0.0
-
-    def begin(self) -> None:
-        self._start = time.monotonic()
-
-    def sleep_until(self, seconds: float) -> None:
-        """After the beginning: what else this process does meanwhile makes no step longer."""
-        if (left := self._start + seconds - time.monotonic()) > 0:
-            time.sleep(left)
 
 
 class Segment(torch.autograd.Function):
@@ -90,11 +82,11 @@ class Segment(torch.autograd.Function):
 class Paced(Parameters):
     """A network's parameters; its steps take the compute time of the reference accelerator."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, compression: float = 0.0) -> None:
         super().__init__(network.shapes)
         sizes = [math.prod(shape) for shape in network.shapes]
         self._counts = step_times_plan.segments(sizes)
-        self._releases = step_times_plan.releases(network, self._counts)
+        self._releases = step_times_plan.releases(network, self._counts, compression)
         self._forward_seconds = step_times_plan.forward_seconds(network)
         self._clock = Clock()
 
@@ -117,16 +109,24 @@ Masks = Mapping[str, Tensor] | None
 class OurRow:
     """A row of PacTrain's, pinned."""
 
-    def __init__(self, row: str, network: Network, masks: Masks) -> None:
+    def __init__(
+        self, row: str, paced: Paced, masks: Masks, source: Source, bucket_cap_mb: float = 25.0
+    ) -> None:
         levels = cost_of(row).levels
         codec = Codec[f"LEVELS{levels}" if levels else "FP32"]
-        self._row, self._wanted = row, f"{pin_of(row).split()[0]} {codec.words}"
-        self.model = pactrain.DistributedDataParallel(Paced(network), masks=masks, pin=pin_of(row))
+        pin = pin_of(row, masks is not None)
+        self._row, self._source, self._wanted = row, source, f"{pin.split()[0]} {codec.words}"
+        self.model = pactrain.DistributedDataParallel(
+            paced, masks=masks, pin=pin, bucket_cap_mb=bucket_cap_mb
+        )
 
-    def settle(self, source: Source) -> None:
+    def take(self) -> None:
+        step(self.model, self._source)
+
+    def settle(self) -> None:
         """Until the next step travels as the row says. SystemExit: that does not happen."""
         for _ in range(SETTLE_STEPS):
-            step(self.model, source)
+            self.take()
             if self.model.session.mode == self._wanted:
                 return
         self.check()
@@ -143,7 +143,8 @@ class OurRow:
 class PeerRow:
     """A hook of torch's DDP, or DDP alone."""
 
-    def __init__(self, row: str, network: Network) -> None:
+    def __init__(self, row: str, network: Network, source: Source) -> None:
+        self._source = source
         self._warm_up = POWERSGD_WARM_UP if cost_of(row).powersgd else WARM_UP
         one = row == "ddp" or cost_of(row).powersgd > 0
         cap_mb = 1 + 4 * network.elements / 2**20 if one else None
@@ -153,9 +154,12 @@ class PeerRow:
         if (hook := hook_of(row)) is not None:
             self.model.register_comm_hook(hook, _call)
 
-    def settle(self, source: Source) -> None:
+    def take(self) -> None:
+        step(self.model, self._source)
+
+    def settle(self) -> None:
         for _ in range(self._warm_up):
-            step(self.model, source)
+            self.take()
 
     def check(self) -> None:
         pass
@@ -206,13 +210,14 @@ _call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[to
 class Timed:
     """Takes steps, and knows what each took."""
 
-    def __init__(self, take: Callable[[Source], None]) -> None:
+    def __init__(self, take: Callable[[], None]) -> None:
         self._take = take
         self.seconds: list[float] = []
 
-    def __call__(self, source: Source) -> None:
+    def __call__(self, _: Source | None = None) -> None:
+        """As a Meter calls it, which has a source of gradients; a row has its own."""
         start = time.monotonic()
-        self._take(source)
+        self._take()
         self.seconds.append(time.monotonic() - start)
 
 
@@ -234,30 +239,30 @@ class Bench:
     def __init__(self, options: argparse.Namespace, network: Network) -> None:
         self._options, self._network = options, network
         self._rank = dist.get_rank()
-        self._source = Source(network.shapes, self._rank)
+        # Of all of the network; what is ready-made is a row's own.
+        self._source = Source([] if options.ready else network.shapes, self._rank)
         links = len(options.share)
         self._meter = Meter(self._source, options.core, links, options.agent_pid)
         self._masks: dict[float, dict[str, Tensor]] = {}  # By what they keep.
+        self._sites: Sites | None = None
+        if options.ready:
+            self._sites = Sites(topologies()[options.topology].layout.sites)
 
     def measure(self, row: str, rates: Mapping[str, float]) -> None:
         """`rates`: expected seconds of a step by Mbps."""
         agent_memory.start(os.getpid())
         self._shape(SETUP_MBPS)
-        model: OurRow | PeerRow
-        if is_ours(row):
-            model = OurRow(row, self._network, self._masks_of(cost_of(row).keep))
-        else:
-            model = PeerRow(row, self._network)
-        model.settle(self._source)
-        timed = Timed(partial(step, model.model))
-        timed(self._source)
+        model = self._ready_row(row) if self._options.ready else self._row(row)
+        model.settle()
+        timed = Timed(model.take)
+        timed()
         busy = timed.seconds[-1]  # What processors alone take, links aside.
         for rate, expected in rates.items():
             self._shape(float(rate))
             likely = self._same(max(busy, expected))
             steps = steps_of(likely)
             for _ in range(known_after(row, likely) + steps.warm_up):
-                timed(self._source)
+                timed()
             timed.seconds.clear()
             # It takes one more than it is asked for.
             measured = self._meter.measure(timed, steps.measured - 1)
@@ -270,6 +275,22 @@ class Bench:
         model.close()
         del model, timed
         give_back()
+
+    def _row(self, row: str) -> OurRow | PeerRow:
+        if not is_ours(row):
+            return PeerRow(row, self._network, self._source)
+        masks = self._masks_of(cost_of(row).keep)
+        return OurRow(row, Paced(self._network), masks, self._source)
+
+    def _ready_row(self, row: str) -> OurRow | ReadyRow:
+        if not is_ours(row):
+            return ReadyRow(row, self._network, self._sites)
+        cost = cost_of(row)
+        kept = kept_of(self._network, cost.keep)
+        paced = Paced(kept, compression_seconds(cost, self._network))
+        # A bucket is filled by gradients, of which a part is kept.
+        cap_mb = cost.keep * BUCKET_BYTES / 2**20
+        return OurRow(row, paced, None, Source(kept.shapes, self._rank), cap_mb)
 
     def _masks_of(self, keep: float) -> Masks:
         """The same for all rows that keep as much."""
@@ -304,6 +325,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--core", required=True, help="the namespace of the shaped links")
     parser.add_argument("--share", type=rate_pair, action="append", required=True,
                         help="THERE:BACK of the rate, of each link's directions")  # fmt: skip
+    parser.add_argument("--topology", choices=topologies(), required=True)
+    parser.add_argument("--ready", action="store_true", help="bytes are; compression is slept")
     parser.add_argument("--agent-pid", type=int, action="append", default=[])
     return parser.parse_args(argv)
 

@@ -5,7 +5,8 @@ A step is max(compute, forward + communication), forward being a third of the co
 exchange goes on while backward does, in all rows that have one in each step. What workers do after
 own steps waits for all of them. Compression is charged where it would
 run: peers' at the accelerator's memory bandwidth, by the bytes that an element's passes touch;
-PacTrain's at an agent's core, as `make bench-kernels` measured it, while the link is busy.
+PacTrain's at an agent's core, as `make bench-kernels` measured it, while the link is busy, and what
+gathers and scatters kept elements at the accelerator.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Cost:
 
 
 # `touched`: halves are read and written twice; top-k and DGC need several passes to select
-# (radix select), and read and write what is left; PowerSGD multiplies twice and back.
+# (radix select), and read and write what is left; PowerSGD multiplies twice and back. A mask
+# reads all and writes what is kept, and back.
 COSTS: dict[str, Cost] = {
     "ddp": Cost("ring"),
     "fp16": Cost("ring", 16, touched=12),
@@ -89,12 +91,17 @@ COSTS: dict[str, Cost] = {
     "diloco8": Cost("ring", period=8, touched=24 / 8),
     "diloco30": Cost("ring", period=30, touched=24 / 30),
     "levels7": Cost("tree", levels=7),
-    "exact-0.5": Cost("tree", keep=0.5),
-    "levels7-0.5": Cost("tree", keep=0.5, levels=7),
-    "levels3-0.5": Cost("tree", keep=0.5, levels=3),
-    "exact-0.2": Cost("tree", keep=0.2),
-    "levels7-0.2": Cost("tree", keep=0.2, levels=7),
+    "exact-0.5": Cost("tree", keep=0.5, touched=12),
+    "levels7-0.5": Cost("tree", keep=0.5, levels=7, touched=12),
+    "levels3-0.5": Cost("tree", keep=0.5, levels=3, touched=12),
+    "exact-0.2": Cost("tree", keep=0.2, touched=9.6),
+    "levels7-0.2": Cost("tree", keep=0.2, levels=7, touched=9.6),
 }
+
+
+def compression_seconds(cost: Cost, network: Network) -> float:
+    """Of a step, at the accelerator."""
+    return cost.touched * network.elements / ACCELERATOR_BYTES
 
 
 def link_bytes(cost: Cost, network: Network, topology: Topology, rate_mbps: float) -> float:
@@ -159,7 +166,7 @@ def _step_time(
     rate = topology.rate(asked_mbps)
     sent = link_bytes(cost, network, topology, rate)
     bound = bound_seconds(sent, rate)
-    exchange = bound + cost.touched * network.elements / ACCELERATOR_BYTES
+    exchange = bound + compression_seconds(cost, network)
     if cost.levels and codec_gb_per_s:
         # Frame by frame beside the link, shared out over a site's agents.
         layout = topology.layout
