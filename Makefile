@@ -118,10 +118,10 @@ report-scale: build  ## Step times on four emulated topologies, what is missing 
 	@$(PYTHON) -m bench.evidence.scale --measure
 	@$(PYTHON) -m bench.evidence.scale
 
-report-times: build  ## Seconds per step at the paper's shapes on emulated links, what is missing of them; splittable, ends with a line of JSON (NETWORKS=vgg19 RATES=100 ROWS=a,b TOPOLOGIES=chain,star AGAIN=1).
+report-times: build  ## Seconds per step at the paper's shapes on emulated links, what is missing of them; splittable, ends with a line of JSON (NETWORKS=vgg19 RATES=100 ROWS=a,b TOPOLOGIES=chain,star AGAIN=1; READY=1: compression slept).
 	@$(PYTHON) -m bench.evidence.step_times $(if $(NETWORKS),--networks=$(NETWORKS)) \
 	  $(if $(RATES),--rates=$(RATES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again) \
-	  $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES))
+	  $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES)) $(if $(READY),--ready)
 
 report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
 	@$(PYTHON) -m bench.evidence.many
@@ -134,6 +134,7 @@ report-gpu: build  ## Packs the paper's networks with their images into out/repo
 
 report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
 	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times --ready
 	@$(PYTHON) -m bench.evidence.report
 
 report-page: build  ## docs/results.md and its plots from the committed pieces, in half a minute; ends with a line of JSON.

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from bench.evidence import experiment_tables, experiments, report
+from bench.evidence.codec import CHAIN
 from bench.evidence.experiment_tables import Pieces, Point
 from bench.evidence.experiments import VARIANTS, Noise
-from bench.evidence.methods import LAYOUT, Row, Setup
+from bench.evidence.methods import LAYOUT, Agents, Row, Setup
 from bench.evidence.train import Run, risk
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import all_reduce_bytes
+from pactrain.types import Codec
 
 EIGHT = 8
 
@@ -68,6 +70,28 @@ def test_noise_has_the_risk_that_was_asked_for_and_only_where_the_mask_keeps() -
         count = 20_000 if places is None else len(kept)
         assert sent == all_reduce_bytes(LAYOUT, 4 * count)
     assert not update[1::2].any()
+
+
+def test_noise_of_equal_energy_is_as_much_on_fewer_elements() -> None:
+    gradients = torch.randn(EIGHT, 20_000, generator=torch.Generator().manual_seed(1))
+    setup = Setup([(20_000,)], 1)
+    mean = gradients.mean(0)
+    dense, _ = Noise(setup, 4.0, None).exchange(gradients.clone(), 0)
+    kept = torch.arange(0, 20_000, 4)
+    masked, _ = Noise(setup, 4.0, kept, equal_energy=True).exchange(gradients.clone(), 0)
+    energies = [float((update - mean).square().sum()) for update in (dense, masked)]
+    assert energies[1] == pytest.approx(energies[0], rel=0.05)
+    assert torch.equal(masked[1::4], mean[1::4])
+
+
+def test_on_a_star_every_site_encodes() -> None:
+    gradients = torch.randn(EIGHT, 20_000, generator=torch.Generator().manual_seed(1))
+    setup = Setup([(20_000,)], 1)
+    chain, star = (
+        risk(Agents(setup, Codec.LEVELS7, None, tree).exchange(gradients, 0)[0], gradients, None)
+        for tree in (CHAIN, experiments.STAR)
+    )
+    assert star != chain and star == pytest.approx(chain, rel=1)
 
 
 @pytest.mark.parametrize("name", ["erk", "global", "grasp", "random"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from bench import agent_memory
@@ -21,27 +23,34 @@ from bench.evidence import (
     goals,
     report,
     step_times,
+    step_times_plan,
     step_times_tables,
     step_times_train,
     tables,
 )
 from bench.evidence.figures import Evidence
+from bench.evidence.ready_rows import ReadyRow, Sites
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.step_times import Record, formula, renewed, summary, why_too_large
 from bench.evidence.step_times_plan import (
     MOST_SEGMENTS,
+    READY_ROWS,
     ROWS,
     Steps,
     is_ours,
+    kept_of,
     known_after,
     merged,
     missing,
     pin_of,
+    ready_buckets,
     releases,
     segments,
     steps_of,
 )
 from bench.evidence.step_times_train import Paced, hook_of
+from bench.evidence.times import COSTS, compression_seconds
+from bench.exchange_layout import powersgd_bytes
 from bench.exchange_model import Source, step
 from bench.topologies import topologies
 
@@ -63,7 +72,9 @@ def content(network: str, *entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def evidence(*contents: dict[str, Any]) -> Evidence:
-    return Evidence({}, {}, topologies(), times={c["network"]: c for c in contents})
+    """Measured in both ways alike."""
+    times = {c["network"]: c for c in contents}
+    return Evidence({}, {}, topologies(), times=times, ready=times)
 
 
 # --- The plan ------------------------------------------------------------------------------
@@ -122,6 +133,61 @@ def test_every_row_has_a_hook_or_a_pin() -> None:
         "ddp", "ddp_buckets"]  # fmt: skip
     with pytest.raises(ValueError, match="allowed: "):
         hook_of("thc")
+
+
+def test_ready_made_bytes_go_in_ddps_buckets_once_the_accelerator_has_compressed_them() -> None:
+    network = NETWORKS["resnet18"]
+    buckets = ready_buckets("fp16", network)
+    assert sum(bucket.elements for bucket in buckets) == network.elements
+    assert 4 * buckets[0].elements >= 25 * 2**20 and len(buckets) == 2
+    took = compression_seconds(COSTS["fp16"], network)
+    assert buckets[-1].at == pytest.approx(network.compute_seconds + took)
+    forward, share = network.compute_seconds / 3, buckets[0].elements / network.elements
+    assert buckets[0].at == pytest.approx(forward + (2 * forward + took) * share)
+    assert [len(ready_buckets(row, network)) for row in ("ddp", "powersgd1")] == [1, 1]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("row", [row for row in READY_ROWS if not is_ours(row)])
+def test_a_ready_row_sends_its_formulas_bytes_when_they_are_due(
+    row: str, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = 0
+
+    def counted(real: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
+        nonlocal sent
+        sent += tensors[-1].nbytes
+        return real(*tensors, **options)
+
+    for name in ("all_reduce", "all_gather_into_tensor"):
+        monkeypatch.setattr(dist, name, partial(counted, getattr(dist, name)))
+    network = Network("small", [(400, 30), (50,), (300, 40), (20,)], 0.3)
+    ready = ReadyRow(row, network, Sites([1]))
+    clock = FakeTime()
+    monkeypatch.setattr("bench.evidence.clock.time", clock)
+    ready.take()
+    cost = step_times_plan.cost_of(row)
+    assert clock.now - 100 == pytest.approx(0.3 + compression_seconds(cost, network))
+    own = network.elements * cost.keep * cost.bits / 8
+    if cost.powersgd:
+        own = powersgd_bytes(network.shapes, cost.powersgd)
+    assert sent == pytest.approx(own, rel=0.02)
+
+
+def test_ours_are_given_what_a_mask_leaves_of_each_parameter_in_the_same_time() -> None:
+    network = NETWORKS["vgg19"]
+    kept = kept_of(network, 0.2)
+    assert len(kept.shapes) == len(network.shapes)
+    assert kept.elements == pytest.approx(0.2 * network.elements, rel=1e-3)
+    assert kept.compute_seconds == network.compute_seconds
+    assert [pin_of(row, has_masks=False) for row in ("exact-0.5", "levels7-0.2")] == [
+        "FULL", "TERNARY 7"]  # fmt: skip
 
 
 class Bucket:
@@ -315,7 +381,7 @@ def test_a_measured_step_that_takes_longer_lowers_what_the_last_line_says() -> N
         pieces = {("vgg", method, 1): {"curve": curve, "steps": 80, "keep": keep, "test": 80.0}
                   for method, keep in (("ddp", 1.0), ("levels7-0.5", 0.5))}  # fmt: skip
         found = Evidence(pieces, {"vgg": {"target": 75.0}}, topologies(),
-                         times={"vgg19": content("vgg19", *rows)})  # fmt: skip
+                         ready={"vgg19": content("vgg19", *rows)})  # fmt: skip
         return figures.headline(found)
 
     slow, fast = against(3.0), against(0.9)
@@ -331,7 +397,7 @@ def test_what_a_quick_run_could_not_measure_is_said_and_the_line_comes_all_the_s
 ) -> None:
     monkeypatch.setattr(report, "DOCS", tmp_path)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: CompletedProcess([], 3))
-    monkeypatch.setattr("bench.evidence.step_times.measure", lambda *_: 1)
+    monkeypatch.setattr("bench.evidence.step_times.measure", lambda *_, **__: 1)
     monkeypatch.setattr(report, "plot", lambda *_: None)
     monkeypatch.setattr(report, "plot_amounts", lambda *_: None)
     monkeypatch.setattr(report, "plot_scale", lambda *_: None)
@@ -348,7 +414,7 @@ def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
     assert [e["row"] for e in found["vgg19"]["rows"]] == ["fp16", "ddp"]
     assert found["vgg19"]["rows"][1]["seconds"] == entry("ddp", "vgg19", 2.0)["seconds"]
     assert set(found) == {"vgg19", "resnet18"}
-    assert set(report.QUICK_TIMES) <= set(ROWS)
+    assert set(report.QUICK_TIMES) <= set(READY_ROWS)
 
 
 # --- What the page says ------------------------------------------------------------------------
@@ -382,8 +448,11 @@ def test_each_of_our_rows_is_held_to_its_bound() -> None:
 def test_times_by_measured_seconds_are_of_networks_that_have_both() -> None:
     both = [entry("levels7-0.5", "vgg19"), entry("fp16", "vgg19") | {"seconds": 9.0}]
     found = evidence(content("vgg19", *both), content("resnet18", entry("fp16", "resnet18")))
-    assert found.networks_timed("fp16", "levels7-0.5", 100.0) == ["vgg19"]
-    assert found.timed_ratio("vgg19", "fp16", "levels7-0.5", 100.0) == 9.0 / both[0]["seconds"]
+    assert found.networks_timed("fp16", "levels7-0.5", 100.0, "ready") == ["vgg19"]
+    ratio = found.timed_ratio("vgg19", "fp16", "levels7-0.5", 100.0, "processors")
+    assert ratio == 9.0 / both[0]["seconds"]
+    found.times = {}
+    assert found.networks_timed("fp16", "levels7-0.5", 100.0, "processors") == []
 
 
 def test_the_tables_have_the_measured_beside_the_formula() -> None:

@@ -126,13 +126,14 @@ def fresh_table(pieces: Pieces) -> str:
     return table(["from random weights", "nats", "above DDP", "95 % bound", "seeds"], rows)
 
 
-def noise_table(pieces: Pieces) -> str:
-    """What the noise alone costs: above the same mask without it."""
+def noise_table(pieces: Pieces, masked: str = "noise") -> str:
+    """What the noise alone costs: above the same mask without it. `masked`: the rows with one."""
     rows = []
     for risk in RISKS:
         cells = [f"{risk:g}"]
         for keep in (1.0, 0.5, 0.2):
-            gaps = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
+            name = f"{masked if keep < 1 else 'noise'}{risk:g}-{keep:g}"
+            gaps = pieces.gaps(name, MASK_ALONE[keep])
             mean, upper, seeds = _said(gaps)
             bound = "one seed" if len(gaps) == 1 else f"<= {upper}, {seeds} seeds"
             cells.append(f"{mean} ({bound})" if gaps else mean)
@@ -140,14 +141,14 @@ def noise_table(pieces: Pieces) -> str:
     return table(["r of the noise", "nats it costs, no mask", "keep 0.5", "keep 0.2"], rows)
 
 
-def noise_words(pieces: Pieces) -> str:
+def noise_words(pieces: Pieces, rows: str = "noise") -> str:
     """Whether masks bear noise better, of the seeds that there are."""
     said, fewest = [], 0
     for keep in (0.5, 0.2):
         ratios = []
         for risk in RISKS:
             dense = pieces.gaps(f"noise{risk:g}-1", MASK_ALONE[1.0])
-            masked = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
+            masked = pieces.gaps(f"{rows}{risk:g}-{keep:g}", MASK_ALONE[keep])
             if not dense or not masked or fmean(dense) <= 0:
                 return NOT_RUN
             ratios.append(fmean(masked) / fmean(dense))
@@ -156,6 +157,18 @@ def noise_words(pieces: Pieces) -> str:
         said.append(f"{' to '.join(ends)} of that at keep {keep:g}")
     seeds = "one seed, so a hint and no result" if fewest == 1 else f"{fewest} seeds"
     return f"What noise costs without a mask it costs {' and '.join(said)} ({seeds})."
+
+
+def sites_table(pieces: Pieces) -> str:
+    """Levels where five sites' agents encode, beside the chain's three."""
+    rows = []
+    for keep in (1.0, 0.5):
+        for name, words in ((_name("levels7", keep), "chain of three"),
+                            (f"star-{keep:g}", "star of five")):  # fmt: skip
+            risks = [p["risk"] for p in pieces.of(name).values() if p["risk"] is not None]
+            rows.append([f"{keep:g}", words, f"{fmean(risks):.2f}" if risks else "-",
+                         *_said(pieces.gaps(name))])  # fmt: skip
+    return table(["keep", "sites", "r", "nats above DDP", "95 % bound", "seeds"], rows)
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -176,7 +189,8 @@ def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
 
 def unbiased() -> list[str]:
-    return [*UNBIASED, *(name for name in VARIANTS if name.startswith(("levels7", "noise")))]
+    with_noise = ("levels7", "noise", "energy", "star")
+    return [*UNBIASED, *(name for name in VARIANTS if name.startswith(with_noise))]
 
 
 def risk_pairs(pieces: Pieces, names: Sequence[str]) -> list[tuple[str, float, float]]:

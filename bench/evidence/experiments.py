@@ -1,7 +1,8 @@
 """make report-experiments: what amount, criterion, start and noise do, on the transformer.
 
 (b) amounts by magnitude, exact and in 7 levels; other criteria at 0.8. (d) From random weights,
-masks at once and after the warm-up. (e) The same noise with and without a mask. Each is a row
+masks at once and after the warm-up. (e) The same noise with and without a mask. And levels on a
+star of five sites, where more agents encode than in the chain. Each is a row
 like those of methods.py, with pieces of its own in bench/results/evidence/experiments; rows that
 they are compared with are steps.py's, at the workload's own rate. What is there is not run again.
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bench.evidence import chosen
+from bench.evidence.codec import Tree
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
 from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
@@ -33,20 +35,24 @@ PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
 RISKS = (1.0, 4.0)
+STAR = Tree((2, 2, 2, 1, 1), (-1, 0, 0, 0, 0))  # As the topology; the first site is the root.
 
 
 class Noise(Method):
     """The exact mean, and Gaussian noise of a given risk r on what is kept: its square is r
-    times the variance of the batch's mean there, whatever the mask."""
+    times the variance of the batch's mean there, whatever the mask. `equal_energy`: of the mean
+    everywhere, so that under a mask as much noise is on fewer elements."""
 
-    def __init__(self, setup: Setup, risk: float, kept: Tensor | None) -> None:
+    def __init__(
+        self, setup: Setup, risk: float, kept: Tensor | None, equal_energy: bool = False
+    ) -> None:
         super().__init__(setup)
-        self._risk, self._kept = risk, kept
+        self._risk, self._kept, self._equal_energy = risk, kept, equal_energy
 
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
         workers, elements = gradients.shape
         kept = kept_or_all(self._kept, elements)
-        rows = gradients[:, kept]
+        rows = gradients if self._equal_energy else gradients[:, kept]
         mean = gradients.mean(0)
         variance = float((rows - rows.mean(0)).square().sum()) / (workers - 1) / workers
         deviation = math.sqrt(self._risk * variance / len(kept))
@@ -72,10 +78,19 @@ def _criterion(title: str, **how: str) -> Variant:
     return Variant("criteria", _sent(Codec.LEVELS7, 0.2, title, prune=how))
 
 
-def _noise(risk: float, keep: float) -> Variant:
+def _noise(risk: float, keep: float, equal_energy: bool = False) -> Variant:
     words = f"keep {keep:g}" if keep < 1 else "no mask"
+    words += ", the unmasked energy" * equal_energy
     return Variant("noise", Row(f"noise of r = {risk:g}, {words}",
-                                lambda setup, kept: Noise(setup, risk, kept), keep))  # fmt: skip
+                                lambda setup, kept: Noise(setup, risk, kept, equal_energy),
+                                keep))  # fmt: skip
+
+
+def _on_star(keep: float) -> Variant:
+    words = f"keep {keep:g}" if keep < 1 else "no mask"
+    return Variant("sites", Row(f"7 levels, {words}, star of five",
+                                lambda setup, kept: Agents(setup, Codec.LEVELS7, kept, STAR),
+                                keep, ours=True))  # fmt: skip
 
 
 def variants() -> dict[str, Variant]:
@@ -109,6 +124,10 @@ def variants() -> dict[str, Variant]:
     for risk in RISKS:
         for keep in (1.0, 0.5, 0.2):
             found[f"noise{risk:g}-{keep:g}"] = _noise(risk, keep)
+        for keep in (0.5, 0.2):
+            found[f"energy{risk:g}-{keep:g}"] = _noise(risk, keep, equal_energy=True)
+    for keep in (1.0, 0.5):
+        found[f"star-{keep:g}"] = _on_star(keep)
     return found
 
 

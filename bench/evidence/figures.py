@@ -9,13 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.step_times_plan import BUCKETS, TOPOLOGY, is_ours
-from bench.evidence.step_times_plan import ROWS as TIMED_ROWS
-from bench.evidence.times import mean_log, mean_step_seconds, step_time
+from bench.evidence.step_times_plan import BUCKETS, READY_ROWS, TOPOLOGY, is_ours
+from bench.evidence.times import RATES_MBPS, mean_log, mean_step_seconds, step_time
 from bench.evidence.train import crossing
 from bench.evidence.tuning import Factors, Piece
 from bench.topologies import Topology
@@ -24,6 +23,11 @@ VISION = ("resnet9", "vgg")
 OURS = "levels7-0.5"  # The row of the headline.
 # The same sums as DDP's, so its steps are DDP's. PacTrain's FULL sends the same.
 STEPS_OF = {"hier_fp32": "ddp", BUCKETS: "ddp"}
+# Their exchange is the same: measured with ready-made bytes once.
+READY_OF = {"topk0.1ef": "topk0.1", "topk0.01ef": "topk0.01"}
+# Of a step: by formula; measured with ready-made bytes, what compresses slept; or measured where
+# all trainers compress on processors that they share.
+Seconds = Literal["formula", "ready", "processors"]
 POWERSGD, DGC = ("powersgd1", "powersgd2", "powersgd4"), ("dgc", "dgc_cold")
 # Student's t by degrees of freedom: 95 % one-sided, and two-sided.
 T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
@@ -45,6 +49,7 @@ class Evidence:
     factors: Factors = field(default_factory=dict)  # Of the rate, where it was tuned.
     others: Sequence[Piece] = ()  # With factors that were not chosen.
     starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # After pre-training.
+    ready: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # As `times`, --ready.
 
     def seeds(self, workload: str, method: str) -> list[int]:
         method = STEPS_OF.get(method, method)
@@ -92,13 +97,13 @@ class Evidence:
 
     def seed_ratios(
         self, workload: str, peer: str, ours: str, networks: Sequence[str], rate: float,
-        topology: str = "chain", at_least: bool = False, measured: bool = False,
+        topology: str = "chain", at_least: bool = False, seconds: Seconds = "formula",
     ) -> list[float] | None:  # fmt: skip
         """Times as fast `ours` is to the target as `peer`, by seeds run with both: the networks'
         mean. None: one has not arrived.
 
         `at_least`: a peer that has not arrived counts as if its last step had brought it there.
-        `measured`: with steps' seconds as `make report-times` had them, not by formula.
+        `seconds`: of a step.
         """
         ratios = []
         for seed in self.paired(workload, peer, ours):
@@ -107,9 +112,9 @@ class Evidence:
                 theirs = self.pieces[workload, STEPS_OF.get(peer, peer), seed]["steps_run"]
             if theirs is None or own is None:
                 return None
-            if measured:
-                ratios.append(mean_log([theirs / own * self.timed_ratio(network, peer, ours, rate)
-                                        for network in networks]))  # fmt: skip
+            if seconds != "formula":
+                steps = [self.timed_ratio(n, peer, ours, rate, seconds) for n in networks]
+                ratios.append(theirs / own * mean_log(steps))
                 continue
             ratios.append(mean_log([
                 self.seconds_to(workload, peer, seed, theirs, network, rate, topology)
@@ -128,15 +133,15 @@ class Evidence:
 
     def vision_ratios(
         self, peer: str, ours: str = OURS, rate: float = 100.0,
-        networks: Sequence[str] = (), at_least: bool = False, measured: bool = False,
+        networks: Sequence[str] = (), at_least: bool = False, seconds: Seconds = "formula",
     ) -> list[list[float]] | None:  # fmt: skip
         """By vision workload that was run, of its seeds; None: a side did not arrive, or no
         network's step was measured where that is asked for. `networks`: empty: all."""
         networks = networks or list(NETWORKS)
-        if measured:
-            networks = self.networks_timed(peer, ours, rate)
+        if seconds != "formula":
+            networks = self.networks_timed(peer, ours, rate, seconds)
         found = [
-            self.seed_ratios(workload, peer, ours, networks, rate, "chain", at_least, measured)
+            self.seed_ratios(workload, peer, ours, networks, rate, "chain", at_least, seconds)
             for workload in VISION
             if networks and self.paired(workload, peer, ours)
         ]
@@ -145,10 +150,10 @@ class Evidence:
 
     def vision_ratio(
         self, peer: str, ours: str = OURS, rate: float = 100.0,
-        at_least: bool = False, measured: bool = False,
+        at_least: bool = False, seconds: Seconds = "formula",
     ) -> float | None:  # fmt: skip
         """The mean over the vision workloads that were run, as vision_ratios() has them."""
-        ratios = self.vision_ratios(peer, ours, rate, (), at_least, measured)
+        ratios = self.vision_ratios(peer, ours, rate, (), at_least, seconds)
         return None if ratios is None else mean_log([mean_log(seeds) for seeds in ratios])
 
     def vision_interval(self, peer: str, rate: float = 100.0) -> tuple[float, float] | None:
@@ -160,14 +165,21 @@ class Evidence:
         middle, width = fmean(logs), half_width(logs, T975)
         return math.exp(middle - width), math.exp(middle + width)
 
-    def timed_ratio(self, network: str, peer: str, ours: str, rate: float) -> float:
+    def timed_ratio(
+        self, network: str, peer: str, ours: str, rate: float, seconds: Seconds
+    ) -> float:
         """Of two rows' measured seconds per step."""
-        both = [self.timed(network, row, rate) for row in (peer, ours)]
+        ready = seconds == "ready"
+        both = [self.timed(network, row, rate, ready=ready) for row in (peer, ours)]
         return both[0]["seconds"] / both[1]["seconds"]  # type: ignore[index, no-any-return]
 
-    def networks_timed(self, peer: str, ours: str, rate: float) -> list[str]:
+    def networks_timed(self, peer: str, ours: str, rate: float, seconds: Seconds) -> list[str]:
         """Of which a step of both was measured."""
-        return [n for n in NETWORKS if all(self.timed(n, row, rate) for row in (peer, ours))]
+        ready = seconds == "ready"
+        return [
+            network for network in NETWORKS
+            if all(self.timed(network, row, rate, ready=ready) for row in (peer, ours))
+        ]  # fmt: skip
 
     def arriving_factors(self, workload: str, method: str) -> list[float]:
         """Of the rate, other than the one that is taken, with which some seed arrives."""
@@ -203,28 +215,34 @@ class Evidence:
         return {"mean": fmean(map(fmean, found)) if found else None,
                 "upper95": max(known) if known and len(known) == len(uppers) else None}  # fmt: skip
 
-    def timed(self, network: str, row: str, rate: float, topology: str = TOPOLOGY) -> Piece | None:
+    def timed(
+        self, network: str, row: str, rate: float, topology: str = TOPOLOGY, ready: bool = False
+    ) -> Piece | None:
         """What `make report-times` measured of it; None: not run."""
         times = self.times if topology == TOPOLOGY else self.elsewhere.get(topology, {})
+        if ready:
+            times, row = self.ready if topology == TOPOLOGY else {}, READY_OF.get(row, row)
         entries = times.get(network, {}).get("rows", [])
         return next((e for e in entries if (e["row"], e["rate_mbps"]) == (row, rate)), None)
 
-    def over_bound(self, row: str, rate: float = 100.0) -> dict[str, float]:
-        """By network: measured seconds over those of the row's bytes on the link."""
+    def over_bound(self, row: str, ready: bool = True) -> dict[str, float]:
+        """By network: measured seconds over those of the row's bytes on the link, at 100 Mbps."""
+        rate = RATES_MBPS[0]
         chain = self.topologies[TOPOLOGY]
         found = {}
         for network, shape in NETWORKS.items():
-            if (entry := self.timed(network, row, rate)) is not None:
+            if (entry := self.timed(network, row, rate, ready=ready)) is not None:
                 bound = step_time(row, shape, chain, rate, self.codec_gb_per_s).bound
                 found[network] = entry["seconds"] / bound
         return found
 
     def share_of_bound(self) -> float | None:
-        """The median over our measured rows at 100 Mbps, also at the paper's shapes."""
+        """The median over our measured rows at 100 Mbps, also at the paper's shapes, where bytes
+        are ready-made."""
         rows = self.measured.get("100mbit", {}).get("rows", [])
         shares = [row["bound_seconds"] / row["seconds"] for row in rows
                   if row["name"].startswith(("full", "compacted", "levels"))]  # fmt: skip
-        ours = filter(is_ours, TIMED_ROWS)
+        ours = filter(is_ours, READY_ROWS)
         shares += [1 / over for row in ours for over in self.over_bound(row).values()]
         return median(shares) if shares else None
 
@@ -249,18 +267,18 @@ def best_of(evidence: Evidence, rows: Sequence[str]) -> str | None:
     return min(arrived, key=lambda row: arrived[row]) if arrived else None
 
 
-def against_of(evidence: Evidence, measured: bool) -> dict[str, float | None]:
-    """Of the headline's peers: as many times as soon, by formula or with measured seconds."""
+def against_of(evidence: Evidence, seconds: Seconds) -> dict[str, float | None]:
+    """Of the headline's peers: as many times as soon."""
 
     def ratio(*peers: str) -> float | None:
         """Against the soonest of them."""
-        found = (evidence.vision_ratio(peer, measured=measured) for peer in peers)
+        found = (evidence.vision_ratio(peer, seconds=seconds) for peer in peers)
         return min((one for one in found if one is not None), default=None)
 
     return {
         "ddp": ratio("ddp"),
         # By formula DDP's buckets cost the same.
-        "best_ddp": ratio("ddp", *([BUCKETS] if measured else [])),
+        "best_ddp": ratio("ddp", *([] if seconds == "formula" else [BUCKETS])),
         "hier_bf16": ratio("hier_bf16"),
         "fp16": ratio("fp16"),
         "topk0.1": ratio("topk0.1"),
@@ -273,9 +291,11 @@ def against_of(evidence: Evidence, measured: bool) -> dict[str, float | None]:
 
 
 def headline(evidence: Evidence) -> dict[str, Any]:
-    """The last line of make report. `against` is the lesser of what the formula says and what
-    was measured: measured, peers compress on few processors, and by formula nothing waits."""
-    formula, measured = (against_of(evidence, how) for how in (False, True))
+    """The last line of make report. `against` is the lesser of what the formula says and what was
+    measured with ready-made bytes: both charge compression at the accelerator's speed, and by
+    formula nothing waits. Where trainers compress on few processors it may be less."""
+    formula = against_of(evidence, "formula")
+    measured = against_of(evidence, "ready")
     least = {peer: min((one for one in (formula[peer], measured[peer]) if one), default=None)
              for peer in formula}  # fmt: skip
     seeds = {workload: evidence.seeds(workload, OURS) for workload in evidence.workloads()}
@@ -283,6 +303,7 @@ def headline(evidence: Evidence) -> dict[str, Any]:
         "against": rounded(least),
         "against_by_formula": rounded(formula),
         "against_measured": rounded(measured),
+        "against_on_processors": rounded(against_of(evidence, "processors")),
         "share_of_bound": evidence.share_of_bound(),
         "gap_keep0.5": evidence.vision_gap("levels7-0.5"),
         "gap_keep0.2": evidence.vision_gap("levels7-0.2"),

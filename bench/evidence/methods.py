@@ -84,16 +84,18 @@ class Fp16(Method):
 class Agents(Method):
     """PacTrain's exchange by its own code; `kept` elements of the flat gradient, or all."""
 
-    def __init__(self, setup: Setup, what: Codec, kept: Tensor | None = None) -> None:
+    def __init__(
+        self, setup: Setup, what: Codec, kept: Tensor | None = None, tree: codec.Tree = codec.CHAIN
+    ) -> None:
         super().__init__(setup)
-        self._codec = what
+        self._codec, self._tree = what, tree
         self._kept = kept
 
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
         rows = gradients if self._kept is None else gradients[:, self._kept]
         # Steps of a job are counted from 1; the seed is another job's dither.
         number = self.setup.seed * 1_000_000 + step + 1
-        total, sent = codec.exchange(rows, self._codec, number)
+        total, sent = codec.exchange(rows, self._codec, number, tree=self._tree)
         mean = total / len(gradients)
         if self._kept is None:
             return mean, float(max(sent))

@@ -37,7 +37,8 @@ from bench.topologies import topologies
 
 DOCS = ROOT / "docs" if FOLDER == COMMITTED else FOLDER
 QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"
-QUICK_TIMES = ("levels7-0.5", "exact-0.5", "fp16", "powersgd1", "ddp")
+QUICK_TIMES = ("levels7-0.5", "exact-0.5", "powersgd1", "dgc_cold", "topk0.01", "paper",
+               "hier_bf16", "fp16", "ddp")  # fmt: skip
 QUICK_FOLDER = ROOT / "out" / "step-times"
 SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7", "exact-0.5",
          "levels7-0.5", "levels7-0.2")  # fmt: skip
@@ -64,7 +65,8 @@ def read_evidence() -> Evidence:
     taken, others = tuning.split(pieces, factors)
     elsewhere = {name: step_times.read_times(name) for name in topologies() if name != TOPOLOGY}
     return Evidence(taken, targets, topologies(), measured, rate, step_times.read_times(),
-                    elsewhere, factors=factors, others=others, starts=read_starts())  # fmt: skip
+                    elsewhere, factors, others, read_starts(),
+                    step_times.read_times(folder=step_times.READY_FOLDER))  # fmt: skip
 
 
 def read_at_scale() -> tables.AtScale:
@@ -83,8 +85,9 @@ def quick(evidence: Evidence) -> int:
     if done.returncode == 0:
         found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
         evidence.measured = {**evidence.measured, "100mbit": found}
-    status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER)
-    evidence.times = step_times.renewed(evidence.times, step_times.read_times(folder=QUICK_FOLDER))
+    status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER,
+                                ready=True)  # fmt: skip
+    evidence.ready = step_times.renewed(evidence.ready, step_times.read_times(folder=QUICK_FOLDER))
     if done.returncode or status:
         print("report-quick: not all was measured again; of the rest the committed stand",
               file=sys.stderr)  # fmt: skip

@@ -41,7 +41,7 @@ from bench.evidence import chosen, job_twin
 from bench.evidence.jobs import training
 from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, summary
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
-from bench.evidence.simulator import RECORD_BYTES, Bucket, Coding, Pipes, simulate
+from bench.evidence.simulator import Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import TOPOLOGY, pin_of
 from bench.evidence.steps import read_pieces, read_targets, refuse_own_results, versions
 from bench.evidence.times import COSTS, PACKED_ABOVE_MBPS
@@ -220,18 +220,13 @@ def exchange_alone(topology: Topology, row: str, piece: Piece) -> float:
 
 
 def predict(piece: Piece, row: str, layout: Layout, speeds: Speeds) -> Predicted:
-    """By the bytes that the virtual workers sent.
-
-    An agent fills TLS's records before it sends them, and a record is of use once it is whole:
-    so frames in levels, which are small, travel together.
-    """
+    """By the bytes that the virtual workers sent."""
     asked, cost = asked_mbps(layout, row), COSTS[row]
     kept = round(piece["keep"] * piece["elements"])
     bits = cost.element_bits(layout.slowest(asked))
     if cost.levels and layout.slowest(asked) <= PACKED_ABOVE_MBPS:
         bits = 8 * piece["bytes_per_element"] / piece["keep"]
     coding = Coding(bits, speeds.encode, speeds.decode) if cost.levels else Coding(bits)
-    coding = replace(coding, merged=max(1, round(8 * RECORD_BYTES / coding.frame / bits)))
     own_bytes = kept * coding.bits / 8
     pipes = Pipes(layout, asked, layout.hosts)
     return Predicted(

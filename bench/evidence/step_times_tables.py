@@ -12,6 +12,7 @@ from bench.evidence.methods import ROWS as METHODS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     BUCKETS,
+    READY_ROWS,
     ROWS,
     TOPOLOGY,
     cost_of,
@@ -46,13 +47,13 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(texts))
 
 
-def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY) -> str:
+def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY, ready: bool = False) -> str:
     """Of all networks at a rate; elsewhere than on the paper's chain of rows that were run."""
     lines = []
-    for row in ROWS:
+    for row in READY_ROWS if ready else ROWS:
         cells, sent, busy = [], [], []
         for network in NETWORKS:
-            found = evidence.timed(network, row, rate, topology)
+            found = evidence.timed(network, row, rate, topology, ready)
             formula = _formula(evidence, row, network, rate, topology)
             if found is None:
                 cells.append(NOT_RUN)
@@ -83,9 +84,11 @@ def spread_words(evidence: Evidence) -> str:
     return f"{worst:.2f} x"
 
 
-def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
+def section(evidence: Evidence, topology: str = TOPOLOGY, ready: bool = False) -> str:
     """How long the links were in use, and a table for each rate; or that there is none."""
     there = evidence.times if topology == TOPOLOGY else evidence.elsewhere.get(topology, {})
+    if ready:
+        there = evidence.ready
     entries = [entry for one in there.values() for entry in one["rows"]]
     if not entries:
         return f"At these shapes: {NOT_RUN} (`make report-times`)."
@@ -95,7 +98,7 @@ def section(evidence: Evidence, topology: str = TOPOLOGY) -> str:
     rates = sorted({entry["rate_mbps"] for entry in entries})
     words = (f"Hours on the links: {hours:.2f}, set-up among them. {'; '.join(machines)}; "
              f"commit {', '.join(commits)}.")  # fmt: skip
-    return "\n\n".join([words, *(table_of(evidence, rate, topology) for rate in rates)])
+    return "\n\n".join([words, *(table_of(evidence, rate, topology, ready) for rate in rates)])
 
 
 def elsewhere(evidence: Evidence) -> str:
@@ -111,22 +114,25 @@ def losing(evidence: Evidence) -> str:
     """Where a measured step of ours is longer than a peer's, by more than measurements differ:
     FULL's than plain DDP's, an exact one's under a mask than fp16's, too, in levels any peer's."""
     lines = []
-    for name, topology in evidence.topologies.items():
+    places = [(name, rate, False) for name, topology in evidence.topologies.items()
+              for rate in rates_of(topology)]  # fmt: skip
+    places += [(TOPOLOGY, rate, True) for rate in RATES_MBPS]
+    for name, rate, ready in places:
         for network in NETWORKS:
-            for rate in rates_of(topology):
-                found = {row: entry["seconds"] for row in ROWS
-                         if (entry := evidence.timed(network, row, rate, name))}  # fmt: skip
-                for ours in filter(is_ours, found):
-                    sooner = {
-                        row: seconds for row, seconds in found.items()
-                        if not is_ours(row) and found[ours] > 1.02 * seconds
-                        and (row in PLAIN or cost_of(ours).levels
-                             or (row == "fp16" and cost_of(ours).keep < 1))
-                    }  # fmt: skip
-                    if sooner:
-                        where = f"{NETWORKS[network].title}, {name}, {rate:g} Mbps"
-                        said = "; ".join(f"{title(row)} {short(s)}" for row, s in sooner.items())
-                        lines.append([where, title(ours), short(found[ours]), said])
+            found = {row: entry["seconds"] for row in (READY_ROWS if ready else ROWS)
+                     if (entry := evidence.timed(network, row, rate, name, ready))}  # fmt: skip
+            for ours in filter(is_ours, found):
+                sooner = {
+                    row: seconds for row, seconds in found.items()
+                    if not is_ours(row) and found[ours] > 1.02 * seconds
+                    and (row in PLAIN or cost_of(ours).levels
+                         or (row == "fp16" and cost_of(ours).keep < 1))
+                }  # fmt: skip
+                if sooner:
+                    where = f"{NETWORKS[network].title}, {name}, {rate:g} Mbps"
+                    where += ", compression slept" * ready
+                    said = "; ".join(f"{title(row)} {short(s)}" for row, s in sooner.items())
+                    lines.append([where, title(ours), short(found[ours]), said])
     if not lines:
         return "None of those that were measured."
     return table(["where", "our row", "its seconds", "sooner, in seconds"], lines)
@@ -136,9 +142,12 @@ def missing_words(evidence: Evidence) -> str:
     """For the list of what was not run."""
     there = sum(len(one["rows"]) for one in evidence.times.values())
     every = len(NETWORKS) * len(ROWS) * len(RATES_MBPS)
+    ready = sum(len(one["rows"]) for one in evidence.ready.values())
+    slept = len(NETWORKS) * len(READY_ROWS) * len(RATES_MBPS)
     others = [f"{place}: " + ", ".join(f"{NETWORKS[name].title} {len(one['rows'])}"
                                        for name, one in times.items())
               for place, times in evidence.elsewhere.items() if times]  # fmt: skip
     said = "; ".join(others) or "none"
     return (f" Of {every} step times at the paper's shapes {there} were measured on the chain's "
-            f"links. Measured on the other topologies: {said}.")  # fmt: skip
+            f"links, and {ready} of {slept} with compression slept. Measured on the other "
+            f"topologies: {said}.")  # fmt: skip

@@ -23,7 +23,7 @@ from bench.evidence import (
     step_times_tables,
 )
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
-from bench.evidence.figures import OURS, VISION, Evidence
+from bench.evidence.figures import OURS, VISION, Evidence, Seconds
 from bench.evidence.goals import Goal
 from bench.evidence.gpu_workloads import METHODS as ON_GPU_METHODS
 from bench.evidence.gpu_workloads import STEPS
@@ -186,23 +186,29 @@ def _holds(said: bool | float | None) -> str:
 
 
 def measured_against(evidence: Evidence) -> str:
-    """Times to the target by formula and by measured seconds, of the same networks and seeds."""
+    """Times to the target by formula and by measured seconds, in both ways."""
+    ways: tuple[Seconds, ...] = ("ready", "processors")
     rows = []
     for peer in (row for row in COSTS if not is_ours(row)):
-        cells = []
+        cells, any_timed = [], False
         for rate in RATES_MBPS:
-            networks = evidence.networks_timed(peer, OURS, rate)
-            measured = evidence.vision_ratio(peer, rate=rate, measured=True)
-            if measured is None:
-                cells.append(NOT_RUN if not networks else "not reached")
+            timed = [bool(evidence.networks_timed(peer, OURS, rate, how)) for how in ways]
+            any_timed |= any(timed)
+            formula = evidence.vision_ratio(peer, rate=rate)
+            if formula is None:
+                cells.append("not reached")
                 continue
-            ratios = evidence.vision_ratios(peer, OURS, rate, networks)
-            assert ratios is not None  # As many arrived.
-            formula = mean_log([mean_log(seeds) for seeds in ratios])
-            cells.append(f"{formula:.2f} x / {measured:.2f} x, {len(networks)} networks")
-        if any(cell != NOT_RUN for cell in cells):
+            said = [f"{formula:.2f} x"]
+            for how in ways:
+                ratio = evidence.vision_ratio(peer, rate=rate, seconds=how)
+                count = len(evidence.networks_timed(peer, OURS, rate, how))
+                of = "" if count == len(NETWORKS) else f" ({count} networks)"
+                said.append("-" if ratio is None else f"{ratio:.2f} x{of}")
+            cells.append(" / ".join(said))
+        if any_timed:
             rows.append([title(peer), *cells])
-    return table(["against", *(f"{rate:g} Mbps, formula / measured" for rate in RATES_MBPS)], rows)
+    rates = (f"{rate:g} Mbps, formula / compression slept / on processors" for rate in RATES_MBPS)
+    return table(["against", *rates], rows)
 
 
 def touched_words() -> str:
@@ -395,6 +401,9 @@ def page(
         fresh=experiment_tables.fresh_table(pieces),
         noise=experiment_tables.noise_table(pieces),
         noise_words=experiment_tables.noise_words(pieces),
+        energy=experiment_tables.noise_table(pieces, "energy"),
+        energy_words=experiment_tables.noise_words(pieces, "energy"),
+        sites=experiment_tables.sites_table(pieces),
         risks=experiment_tables.risk_table(pieces),
         risk_words=experiment_tables.risk_words(pieces),
         compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
@@ -402,6 +411,7 @@ def page(
         codec=f"{evidence.codec_gb_per_s:.2f}",
         times=times_table(evidence, "chain", 100.0),
         packed_above=f"{PACKED_ABOVE_MBPS:g}",
+        timed_ready=step_times_tables.section(evidence, ready=True),
         timed=step_times_tables.section(evidence),
         timed_elsewhere=step_times_tables.elsewhere(evidence),
         timed_missing=step_times_tables.missing_words(evidence),

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kReceiveBytes = 256 << 10;
 // Until hands are shaken: strangers cost as little as they can.
 constexpr size_t kHandshakeBytes = 16 << 10;
+// A piece so large ends its record: more of them cost little of its own work.
+constexpr size_t kLargePieceBytes = 2 << 10;
 
 // Why OpenSSL failed just now.
 asio::error_code LastError() {
@@ -149,12 +151,18 @@ void TlsStream::Write(const std::vector<asio::const_buffer>& from, Moved done) {
   bool sealed = true;
   for (asio::const_buffer rest : from) {
     bytes += rest.size();
+    const bool ends_record = rest.size() >= kLargePieceBytes &&
+                             rest.size() <= clear_.size() - filled;
     while (rest.size() > 0 && sealed) {
       const size_t n = std::min(rest.size(), clear_.size() - filled);
       std::memcpy(clear_.data() + filled, rest.data(), n);
       filled += n;
       rest += n;
       if (filled < clear_.size()) continue;
+      sealed = seal();
+      filled = 0;
+    }
+    if (ends_record && filled > 0 && sealed) {
       sealed = seal();
       filled = 0;
     }

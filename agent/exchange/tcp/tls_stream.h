@@ -1,9 +1,11 @@
 // TLS over a connected socket, for many frames at once.
 //
-// A write becomes records of the full 16 KiB, however small its pieces, and one
-// send; a read takes all records that have come. asio::ssl::stream sends each
-// piece as a record of its own and reads one record at a time, which doubled
-// what an agent computes for an exchange.
+// A write becomes one send, and small pieces share records of up to 16 KiB; a
+// read takes all records that have come. asio::ssl::stream sends each piece as
+// a record of its own and reads one record at a time, which doubled what an
+// agent computes for an exchange. A record is of use once it is whole: so one
+// ends with a large piece that fits into it, such as a frame in levels. Four of
+// those in one took a slow link as long as four before the first was folded.
 //
 // At most one of Handshake(), Read() and Write() of each kind is under way; a
 // write may go on beside a read. Handlers are never called from within the call

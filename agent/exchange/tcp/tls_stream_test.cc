@@ -89,6 +89,20 @@ class TlsStreamTest : public ::testing::Test {
     return got;
   }
 
+  // Clear bytes of each of the records that `bytes` came in.
+  std::vector<size_t> Records(int side, size_t bytes) {
+    std::vector<size_t> records;
+    for (size_t left = bytes; left > 0;) {
+      uint8_t header[kRecordHeader];
+      asio::read(sockets_[side], asio::buffer(header));
+      std::vector<uint8_t> body(header[3] << 8 | header[4]);
+      asio::read(sockets_[side], asio::buffer(body));
+      records.push_back(body.size() - kTagAndType);
+      left -= std::min(left, records.back());
+    }
+    return records;
+  }
+
   const base::TestCa ca_{base::MakeTestFolder()};
   asio::io_context io_;
   tcp::socket sockets_[2] = {tcp::socket(io_), tcp::socket(io_)};
@@ -97,16 +111,15 @@ class TlsStreamTest : public ::testing::Test {
 
 TEST_F(TlsStreamTest, SmallPiecesTravelInFullRecords) {
   Write(0, std::vector<std::string>(1000, std::string(40, 'x')));
-  std::vector<size_t> records;
-  for (size_t left = 40'000; left > 0;) {
-    uint8_t header[kRecordHeader];
-    asio::read(sockets_[1], asio::buffer(header));
-    std::vector<uint8_t> body(header[3] << 8 | header[4]);
-    asio::read(sockets_[1], asio::buffer(body));
-    records.push_back(body.size() - kTagAndType);
-    left -= std::min(left, records.back());
-  }
-  EXPECT_EQ(records, (std::vector<size_t>{16384, 16384, 7232}));
+  EXPECT_EQ(Records(1, 40'000), (std::vector<size_t>{16384, 16384, 7232}));
+}
+
+TEST_F(TlsStreamTest, ALargePieceThatFitsEndsItsRecord) {
+  const std::string header(64, 'h'), levels(4900, 'l'), exact(16'384, 'e');
+  Write(0, {header, levels, header, header, levels});
+  EXPECT_EQ(Records(1, 9992), (std::vector<size_t>{4964, 5028}));
+  Write(0, {header, exact, header, exact});
+  EXPECT_EQ(Records(1, 32'896), (std::vector<size_t>{16384, 16384, 128}));
 }
 
 TEST_F(TlsStreamTest, ReadTakesWhatFitsAndKeepsTheRest) {
