@@ -126,14 +126,13 @@ def fresh_table(pieces: Pieces) -> str:
     return table(["from random weights", "nats", "above DDP", "95 % bound", "seeds"], rows)
 
 
-def noise_table(pieces: Pieces, masked: str = "noise") -> str:
-    """What the noise alone costs: above the same mask without it. `masked`: the rows with one."""
+def noise_table(pieces: Pieces) -> str:
+    """What the noise alone costs: above the same mask without it."""
     rows = []
     for risk in RISKS:
         cells = [f"{risk:g}"]
         for keep in (1.0, 0.5, 0.2):
-            name = f"{masked if keep < 1 else 'noise'}{risk:g}-{keep:g}"
-            gaps = pieces.gaps(name, MASK_ALONE[keep])
+            gaps = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
             mean, upper, seeds = _said(gaps)
             bound = "one seed" if len(gaps) == 1 else f"<= {upper}, {seeds} seeds"
             cells.append(f"{mean} ({bound})" if gaps else mean)
@@ -141,14 +140,14 @@ def noise_table(pieces: Pieces, masked: str = "noise") -> str:
     return table(["r of the noise", "nats it costs, no mask", "keep 0.5", "keep 0.2"], rows)
 
 
-def noise_words(pieces: Pieces, rows: str = "noise") -> str:
+def noise_words(pieces: Pieces) -> str:
     """Whether masks bear noise better, of the seeds that there are."""
     said, fewest = [], 0
     for keep in (0.5, 0.2):
         ratios = []
         for risk in RISKS:
             dense = pieces.gaps(f"noise{risk:g}-1", MASK_ALONE[1.0])
-            masked = pieces.gaps(f"{rows}{risk:g}-{keep:g}", MASK_ALONE[keep])
+            masked = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
             if not dense or not masked or fmean(dense) <= 0:
                 return NOT_RUN
             ratios.append(fmean(masked) / fmean(dense))
@@ -189,7 +188,7 @@ def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
 
 def unbiased() -> list[str]:
-    with_noise = ("levels7", "noise", "energy", "star")
+    with_noise = ("levels7", "noise", "star")
     return [*UNBIASED, *(name for name in VARIANTS if name.startswith(with_noise))]
 
 

@@ -40,19 +40,16 @@ STAR = Tree((2, 2, 2, 1, 1), (-1, 0, 0, 0, 0))  # As the topology; the first sit
 
 class Noise(Method):
     """The exact mean, and Gaussian noise of a given risk r on what is kept: its square is r
-    times the variance of the batch's mean there, whatever the mask. `equal_energy`: of the mean
-    everywhere, so that under a mask as much noise is on fewer elements."""
+    times the variance of the batch's mean there, whatever the mask."""
 
-    def __init__(
-        self, setup: Setup, risk: float, kept: Tensor | None, equal_energy: bool = False
-    ) -> None:
+    def __init__(self, setup: Setup, risk: float, kept: Tensor | None) -> None:
         super().__init__(setup)
-        self._risk, self._kept, self._equal_energy = risk, kept, equal_energy
+        self._risk, self._kept = risk, kept
 
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
         workers, elements = gradients.shape
         kept = kept_or_all(self._kept, elements)
-        rows = gradients if self._equal_energy else gradients[:, kept]
+        rows = gradients[:, kept]
         mean = gradients.mean(0)
         variance = float((rows - rows.mean(0)).square().sum()) / (workers - 1) / workers
         deviation = math.sqrt(self._risk * variance / len(kept))
@@ -78,12 +75,10 @@ def _criterion(title: str, **how: str) -> Variant:
     return Variant("criteria", _sent(Codec.LEVELS7, 0.2, title, prune=how))
 
 
-def _noise(risk: float, keep: float, equal_energy: bool = False) -> Variant:
+def _noise(risk: float, keep: float) -> Variant:
     words = f"keep {keep:g}" if keep < 1 else "no mask"
-    words += ", the unmasked energy" * equal_energy
     return Variant("noise", Row(f"noise of r = {risk:g}, {words}",
-                                lambda setup, kept: Noise(setup, risk, kept, equal_energy),
-                                keep))  # fmt: skip
+                                lambda setup, kept: Noise(setup, risk, kept), keep))  # fmt: skip
 
 
 def _on_star(keep: float) -> Variant:
@@ -124,8 +119,6 @@ def variants() -> dict[str, Variant]:
     for risk in RISKS:
         for keep in (1.0, 0.5, 0.2):
             found[f"noise{risk:g}-{keep:g}"] = _noise(risk, keep)
-        for keep in (0.5, 0.2):
-            found[f"energy{risk:g}-{keep:g}"] = _noise(risk, keep, equal_energy=True)
     for keep in (1.0, 0.5):
         found[f"star-{keep:g}"] = _on_star(keep)
     return found

@@ -401,8 +401,6 @@ def page(
         fresh=experiment_tables.fresh_table(pieces),
         noise=experiment_tables.noise_table(pieces),
         noise_words=experiment_tables.noise_words(pieces),
-        energy=experiment_tables.noise_table(pieces, "energy"),
-        energy_words=experiment_tables.noise_words(pieces, "energy"),
         sites=experiment_tables.sites_table(pieces),
         risks=experiment_tables.risk_table(pieces),
         risk_words=experiment_tables.risk_words(pieces),
