@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.step_times_plan import BUCKETS, READY_ROWS, TOPOLOGY, is_ours
+from bench.evidence.step_times_plan import BUCKETS, IN_BUCKETS, READY_ROWS, TOPOLOGY, is_ours
 from bench.evidence.times import RATES_MBPS, mean_log, mean_step_seconds, step_time
 from bench.evidence.train import crossing
 from bench.evidence.tuning import Factors, Piece
@@ -125,10 +125,10 @@ class Evidence:
 
     def ratio(
         self, workload: str, peer: str, ours: str, networks: Sequence[str], rate: float,
-        topology: str = "chain",
+        topology: str = "chain", seconds: Seconds = "formula",
     ) -> float | None:  # fmt: skip
         """The mean over seeds; None: one has not arrived, or none was run with both."""
-        ratios = self.seed_ratios(workload, peer, ours, networks, rate, topology)
+        ratios = self.seed_ratios(workload, peer, ours, networks, rate, topology, seconds=seconds)
         return mean_log(ratios) if ratios else None
 
     def vision_ratios(
@@ -220,10 +220,15 @@ class Evidence:
     ) -> Piece | None:
         """What `make report-times` measured of it; None: not run."""
         times = self.times if topology == TOPOLOGY else self.elsewhere.get(topology, {})
+        rows = [row]
         if ready:
-            times, row = self.ready if topology == TOPOLOGY else {}, READY_OF.get(row, row)
+            times = self.ready if topology == TOPOLOGY else {}
+            rows = [READY_OF.get(row, row)]
+            if row in POWERSGD:  # In one bucket or in torch's, whichever is sooner.
+                rows.append(row + IN_BUCKETS)
         entries = times.get(network, {}).get("rows", [])
-        return next((e for e in entries if (e["row"], e["rate_mbps"]) == (row, rate)), None)
+        found = [e for e in entries if e["row"] in rows and e["rate_mbps"] == rate]
+        return min(found, key=lambda e: e["seconds"], default=None)
 
     def over_bound(self, row: str, ready: bool = True) -> dict[str, float]:
         """By network: measured seconds over those of the row's bytes on the link, at 100 Mbps."""

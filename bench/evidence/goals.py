@@ -122,6 +122,10 @@ def _best_goal(evidence: Evidence) -> Goal:
     )
     said = (f"{ratio:.2f} x by formula: {ROWS[row].title}, {workload}'s steps, "
             f"{NETWORKS[network].title}; {seeds_words(seeds)}")  # fmt: skip
+    if evidence.timed(network, row, 100.0, ready=True) and evidence.timed(network, "ddp", 100.0,
+                                                                          ready=True):  # fmt: skip
+        measured = evidence.ratio(workload, "ddp", row, [network], 100.0, seconds="ready")
+        said += f"; {measured:.2f} x measured there, compression slept"
     return Goal(text, goal, said, ratio >= 20 if seeds >= LEAST_SEEDS else None)
 
 
@@ -183,8 +187,9 @@ def _shapes_goal(evidence: Evidence, rows: Sequence[str], words: str, most: floa
     )
     slower = [ratio for row in rows for ratio in evidence.over_bound(row, ready=False).values()]
     masks = f"; where trainers apply masks there, too, worst {max(slower):.2f} x" if slower else ""
-    said = (f"worst {over[worst]:.3f} x ({NETWORKS[network].title}), of which forward, when "
-            f"nothing can be sent, takes {forward:.2f} x, and this machine's "
+    said = (f"of kept elements as an accelerator hands them over: worst {over[worst]:.3f} x "
+            f"({NETWORKS[network].title}), of which forward, when nothing can be sent, takes "
+            f"{forward:.2f} x, and this machine's "
             f"{entry['processors']} processors, which all sites share, need {alone:.2f} x; median "
             f"{median(over.values()):.3f} x; {each}; {len(over)} of {len(rows) * len(NETWORKS)} "
             f"steps{masks}")  # fmt: skip

@@ -6,14 +6,14 @@ order. Gloo sums on a processor, as DDP's all-reduce does. Nothing is random: no
 
 Site-hierarchical bf16 is by hand: a sum within each site, an all-reduce of the sites' first ranks,
 which is a ring, and the same way back. It travels in fp16, which is as many bytes and which Gloo
-can sum. (A sum in the middle site, chunk by chunk there and back, sends a quarter less. Over TCP as
-it comes it took longer: the directions of a link hold each other up.)
+can sum.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -42,20 +42,43 @@ class Exchange(ABC):
         """Waits until all ranks' bytes are there."""
 
 
-class AllReduces(Exchange):
-    """One after the other, as PowerSGD's: each needs what the one before brought."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [tensor for tensor in tensors if tensor.numel()]
-        self._first: Any = None
+class AllReduce(Exchange):
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._work: Any = None
 
     def start(self) -> None:
-        self._first = dist.all_reduce(self._tensors[0], async_op=True)
+        self._work = dist.all_reduce(self._tensor, async_op=True)
 
     def finish(self) -> None:
-        self._first.wait()
-        for tensor in self._tensors[1:]:
-            dist.all_reduce(tensor)
+        self._work.wait()
+
+
+class Chained(Exchange):
+    """Parts that follow one another, each on a thread that does this part of all buckets in
+    order: so they go on beside the thread that releases buckets."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._last: Future[None] | None = None
+
+    def start(self) -> None:
+        self._last = None
+        for thread, do in self._parts:
+            self._last = thread.submit(_after, self._last, do)
+
+    def finish(self) -> None:
+        assert self._last is not None
+        self._last.result()
+
+
+Part = tuple[ThreadPoolExecutor, Callable[[], object]]
+
+
+def _after(before: Future[None] | None, do: Callable[[], object]) -> None:
+    if before is not None:
+        before.result()
+    do()
 
 
 class Gathers(Exchange):
@@ -77,62 +100,57 @@ class Gathers(Exchange):
 
 
 class Sites:
-    """Ranks by their sites; a site's first one leads."""
+    """Ranks by their sites; a site's first one leads. A group for each thread: ranks must call it
+    in one order."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         firsts = [sum(sizes[:site]) for site in range(len(sizes))]
-        groups = [dist.new_group(list(range(first, first + size)))
-                  for first, size in zip(firsts, sizes, strict=True)]  # fmt: skip
         rank = dist.get_rank()
         own = max(site for site, first in enumerate(firsts) if first <= rank)
-        self.group, self.leader = groups[own], firsts[own]
-        self.leaders = dist.new_group(firsts)
-        # Buckets one after the other, beside the thread that releases them.
-        self.thread = ThreadPoolExecutor(1)
+        self.threads = [ThreadPoolExecutor(1) for _ in range(3)]
+        self._leader = firsts[own]
+        self._leaders = dist.new_group(firsts)
+        self._in, self._out = (
+            [dist.new_group(list(range(first, first + size)))
+             for first, size in zip(firsts, sizes, strict=True)][own]
+            for _ in range(2)
+        )  # fmt: skip
+
+    def by_hand(self, tensor: Tensor) -> Exchange:
+        """While a bucket is between sites, the next is added up and the last handed out."""
+
+        def among_leaders() -> None:
+            if dist.get_rank() == self._leader:
+                dist.all_reduce(tensor, group=self._leaders)
+
+        parts = (partial(dist.reduce, tensor, self._leader, group=self._in), among_leaders,
+                 partial(dist.broadcast, tensor, self._leader, group=self._out))  # fmt: skip
+        return Chained(list(zip(self.threads, parts, strict=True)))
+
+    def in_turn(self, tensors: Sequence[Tensor]) -> Exchange:
+        """All-reduces of all ranks, as PowerSGD's: each needs what the one before brought."""
+        return Chained([(self.threads[0], partial(dist.all_reduce, tensor))
+                        for tensor in tensors if tensor.numel()])  # fmt: skip
 
 
-class ByHand(Exchange):
-    def __init__(self, sites: Sites, tensor: Tensor) -> None:
-        self._sites, self._tensor = sites, tensor
-        self._found: Future[None] | None = None
-
-    def start(self) -> None:
-        self._found = self._sites.thread.submit(self._run)
-
-    def finish(self) -> None:
-        assert self._found is not None
-        self._found.result()
-
-    def _run(self) -> None:
-        sites = self._sites
-        dist.reduce(self._tensor, sites.leader, group=sites.group)
-        if dist.get_rank() == sites.leader:
-            dist.all_reduce(self._tensor, group=sites.leaders)
-        dist.broadcast(self._tensor, sites.leader, group=sites.group)
-
-
-def exchange_of(cost: Cost, network: Network, elements: int, sites: Sites | None) -> Exchange:
-    """Of a bucket of so many elements, of which one with PowerSGD is the whole network."""
-    count = max(1, round(cost.keep * elements))
+def exchange_of(cost: Cost, shapes: Sequence[tuple[int, ...]], sites: Sites) -> Exchange:
+    """Of a bucket of parameters of these shapes."""
+    count = max(1, round(cost.keep * sum(map(math.prod, shapes))))
     if cost.powersgd:
-        sizes = powersgd_factors(network.shapes, cost.powersgd)
-        return AllReduces([torch.zeros(size) for size in sizes])
+        sizes = powersgd_factors(shapes, cost.powersgd)
+        return sites.in_turn([torch.zeros(size) for size in sizes])
     if cost.how == "gather":
         return Gathers(count)
     tensor = torch.zeros(count, dtype=TYPES[int(cost.bits)])
-    if cost.how == "tree":
-        assert sites is not None
-        return ByHand(sites, tensor)
-    return AllReduces([tensor])
+    return sites.by_hand(tensor) if cost.how == "tree" else AllReduce(tensor)
 
 
 class ReadyRow:
     """A peer's steps."""
 
-    def __init__(self, row: str, network: Network, sites: Sites | None) -> None:
+    def __init__(self, row: str, network: Network, sites: Sites) -> None:
         self._clock = Clock()
-        make = partial(exchange_of, cost_of(row), network, sites=sites)
-        self._buckets = [(bucket.at, make(bucket.elements))
+        self._buckets = [(bucket.at, exchange_of(cost_of(row), bucket.shapes, sites))
                          for bucket in ready_buckets(row, network)]  # fmt: skip
 
     def take(self) -> None:

@@ -26,12 +26,15 @@ OURS = "levels7-0.5"  # Whose bound is a goal.
 # needs most memory: all ranks gather all values and indices.
 ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "hier_fp32", "fp16", "powersgd1",
         "powersgd2", "powersgd4", "topk0.01ef", "ddp", BUCKETS, "topk0.1ef")  # fmt: skip
-READY_ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "exact-0.5", "exact-0.2", "hier_fp32",
-              "powersgd1", "powersgd2", "powersgd4", "dgc_cold", "topk0.01", "paper", "terngrad",
-              "hier_bf16", "fp16", "topk0.1", "ddp", BUCKETS)  # fmt: skip
-BUCKET_BYTES = 25 * 2**20  # Of gradients: DDP's default.
+IN_BUCKETS = "_buckets"  # Torch's, of what has one bucket otherwise.
+READY_ROWS = ("levels7-0.5", "levels7-0.2", "levels7", "levels3-0.5", "exact-0.5", "exact-0.2",
+              "hier_fp32", *(f"powersgd{rank}{how}" for rank in (1, 2, 4)
+                             for how in ("", IN_BUCKETS)),
+              "dgc_cold", "topk0.01", "paper", "terngrad", "hier_bf16", "fp16", "topk0.1", "ddp",
+              BUCKETS)  # fmt: skip
+BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20  # Of gradients: DDP's defaults.
 LEAST_STEPS, MOST_STEPS = 2, 20  # Measured ones of a row at a rate.
-ROW_SECONDS = 2.0  # That they take, if a step is short.
+ROW_SECONDS = 4.0  # That they take, if a step is short.
 # A step so long has no other before it: that its connections have met a slower link costs less
 # than a hundredth of it.
 LONG_SECONDS = 20.0
@@ -48,7 +51,7 @@ Entry = Mapping[str, Any]
 
 def formula_of(row: str) -> str:
     """The row whose formula it has: buckets cost DDP nothing."""
-    return "ddp" if row == BUCKETS else row
+    return row.removesuffix(IN_BUCKETS)
 
 
 def cost_of(row: str) -> Cost:
@@ -139,25 +142,30 @@ def kept_of(network: Network, keep: float) -> Network:
 
 
 class Bucket(NamedTuple):
-    elements: int
+    shapes: Sequence[tuple[int, ...]]
     at: float  # Seconds of the step: compressed, so it may go.
+
+    @property
+    def elements(self) -> int:
+        return sum(map(math.prod, self.shapes))
 
 
 def ready_buckets(row: str, network: Network) -> list[Bucket]:
     """As torch's DDP fills them, from the last parameter on: one, or each once it is full."""
-    sizes = [math.prod(shape) for shape in reversed(network.shapes)]
-    one = row == "ddp" or cost_of(row).powersgd > 0
-    filled = [0]
-    for size in sizes:
-        filled[-1] += size
-        if not one and 4 * filled[-1] >= BUCKET_BYTES:
-            filled.append(0)
-    counts = [count for count in filled if count]
+    one = row == "ddp" or (cost_of(row).powersgd > 0 and not row.endswith(IN_BUCKETS))
+    filled: list[list[tuple[int, ...]]] = [[]]
+    for shape in reversed(network.shapes):
+        filled[-1].append(shape)
+        cap = BUCKET_BYTES if len(filled) > 1 else FIRST_BUCKET_BYTES
+        if not one and 4 * sum(map(math.prod, filled[-1])) >= cap:
+            filled.append([])
     forward = forward_seconds(network)
     rest = network.compute_seconds - forward + compression_seconds(cost_of(row), network)
-    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
-    return [Bucket(count, forward + rest * end / network.elements)
-            for count, end in zip(counts, ends, strict=True)]  # fmt: skip
+    found, done = [], 0
+    for shapes in filter(None, filled):
+        done += sum(map(math.prod, shapes))
+        found.append(Bucket(shapes, forward + rest * done / network.elements))
+    return found
 
 
 def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float) -> str | None:

@@ -12,6 +12,7 @@ from bench.evidence.methods import ROWS as METHODS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     BUCKETS,
+    IN_BUCKETS,
     READY_ROWS,
     ROWS,
     TOPOLOGY,
@@ -34,7 +35,9 @@ PLAIN = ("ddp", BUCKETS)
 
 
 def title(row: str) -> str:
-    return TITLES.get(row) or METHODS[row].title
+    return TITLES.get(row) or (
+        METHODS[formula_of(row)].title + ", torch's buckets" * row.endswith(IN_BUCKETS)
+    )
 
 
 def _formula(evidence: Evidence, row: str, network: str, rate: float, topology: str) -> StepTime:
@@ -67,17 +70,19 @@ def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY, ready: b
             lines.append([title(row), *cells, _range(sent), _range(busy)])
     return table([f"{rate:g} Mbps, measured / formula in seconds",
                   *(network.title for network in NETWORKS.values()),
-                  "bytes counted, of the formula's", "processors at work"], lines)  # fmt: skip
+                  "bytes counted, of the formula's",
+                  "processors at work for it"], lines)  # fmt: skip
 
 
 def _busy(found: Piece) -> float:
-    """The share of the machine's that worked during a step, both as means."""
-    return float(found["machine_cpu_seconds"] / (found["processors"] * fmean(found["steps"])))
+    """The share of the machine's that worked for trainers and agents in a step, both as means."""
+    return float(found["cpu_seconds"] / (found["processors"] * fmean(found["steps"])))
 
 
 def spread_words(evidence: Evidence) -> str:
     """The longest step over the shortest of the same row and rate, the worst."""
-    entries = [entry for one in evidence.times.values() for entry in one["rows"]]
+    entries = [entry for times in (evidence.times, evidence.ready) for one in times.values()
+               for entry in one["rows"]]  # fmt: skip
     if not entries:
         return NOT_RUN
     worst = max(max(entry["steps"]) / min(entry["steps"]) for entry in entries)

@@ -244,9 +244,7 @@ class Bench:
         links = len(options.share)
         self._meter = Meter(self._source, options.core, links, options.agent_pid)
         self._masks: dict[float, dict[str, Tensor]] = {}  # By what they keep.
-        self._sites: Sites | None = None
-        if options.ready:
-            self._sites = Sites(topologies()[options.topology].layout.sites)
+        self._sites = Sites(topologies()[options.topology].layout.sites)
 
     def measure(self, row: str, rates: Mapping[str, float]) -> None:
         """`rates`: expected seconds of a step by Mbps."""

@@ -194,16 +194,13 @@ def measured_against(evidence: Evidence) -> str:
         for rate in RATES_MBPS:
             timed = [bool(evidence.networks_timed(peer, OURS, rate, how)) for how in ways]
             any_timed |= any(timed)
-            formula = evidence.vision_ratio(peer, rate=rate)
-            if formula is None:
-                cells.append("not reached")
-                continue
-            said = [f"{formula:.2f} x"]
-            for how in ways:
-                ratio = evidence.vision_ratio(peer, rate=rate, seconds=how)
+            late = evidence.vision_ratio(peer, rate=rate) is None
+            said = []
+            for how in ("formula", *ways):
+                ratio = evidence.vision_ratio(peer, rate=rate, at_least=late, seconds=how)
                 count = len(evidence.networks_timed(peer, OURS, rate, how))
-                of = "" if count == len(NETWORKS) else f" ({count} networks)"
-                said.append("-" if ratio is None else f"{ratio:.2f} x{of}")
+                of = "" if how == "formula" or count == len(NETWORKS) else f" ({count} networks)"
+                said.append("-" if ratio is None else f"{'> ' * late}{ratio:.2f} x{of}")
             cells.append(" / ".join(said))
         if any_timed:
             rows.append([title(peer), *cells])
@@ -385,6 +382,9 @@ def page(
         plan=run_list.plan_words(evidence),
         losing=losing.short_table(evidence, losses),
         losing_measured=step_times_tables.losing(evidence),
+        losses_measured=str(len(slept := losing.losing_cases(evidence, "ready"))),
+        cases_measured=str(len(losing.measured_cases(evidence))),
+        losing_slept=losing.short_table(evidence, slept),
         losses=len(losses),
         cases=len(list(losing.cases(evidence))),
         losing_whole=losing.whole_table(evidence, losses),
