@@ -63,7 +63,8 @@ def entry(row: str, network: str, times: float = 1.1, rate: float = RATE) -> dic
     seconds = times * found.bound
     sent = found.bytes_per_element * NETWORKS[network].elements
     return {"row": row, "rate_mbps": rate, "seconds": seconds, "steps": [seconds] * 2,
-            "link_bytes": [sent, 1.0] * 2, "machine_cpu_seconds": seconds, "processors": 2,
+            "link_bytes": [sent, 1.0] * 2, "cpu_seconds": seconds, "machine_cpu_seconds": seconds,
+            "processors": 2,
             "commit": "abc", "date": "2026-11-26", "machine": "this"}  # fmt: skip
 
 
@@ -90,9 +91,10 @@ def test_a_short_step_is_taken_more_often_and_a_very_long_one_without_a_warm_up(
     assert steps_of(seconds) == Steps(*steps)
 
 
-def test_rows_in_levels_first_take_steps_until_agents_know_a_new_rate() -> None:
+def test_our_rows_first_take_steps_until_agents_know_a_new_rate() -> None:
     assert (known_after("levels7-0.5", 0.25), known_after("levels7", 9.0)) == (20, 1)
-    assert {known_after(row, 0.25) for row in ("exact-0.5", "ddp", "topk0.1ef")} == {0}
+    assert known_after("exact-0.5", 5.0) == 1
+    assert {known_after(row, 0.25) for row in ("hier_bf16", "ddp", "topk0.1ef")} == {0}
 
 
 def test_what_is_there_is_not_measured_again() -> None:
@@ -432,7 +434,7 @@ def test_a_quick_run_renews_its_rows_and_leaves_the_others() -> None:
 def test_the_goal_is_met_when_all_networks_are_within_it(
     times: float, networks: list[str], met: bool | None
 ) -> None:
-    levels = ("levels7-0.5", "levels7-0.2", "levels7")
+    levels = ("levels7-0.5", "levels7-0.2", "levels7", "levels3-0.5")
     found = evidence(*(content(n, *(entry(row, n, times) for row in levels)) for n in networks))
     goal, exact = goals.shapes_goals(found)
     assert goal.met is met

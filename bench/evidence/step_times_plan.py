@@ -15,8 +15,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench.evidence.shapes import Network
-from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, compression_seconds
-from bench.exchange_layout import LEVELS_BITS
+from bench.evidence.times import (
+    COSTS,
+    FORWARD_SHARE,
+    PACKED_ABOVE_MBPS,
+    Cost,
+    compression_seconds,
+)
 
 TOPOLOGY = "chain"  # The paper's, on which the goals are.
 BUCKETS = "ddp_buckets"
@@ -45,6 +50,7 @@ LEAST_SHARE, MOST_SHARE = 0.97, 1.1
 # By hand: all-reduce among three sites' first ranks is a ring, and sends more than the tree that
 # the formula grants it.
 BY_HAND_SHARE = 4 / 3
+SMALL_SHARE = 1.2  # Of PowerSGD's factors bucket by bucket: so small that packets' heads count.
 
 Entry = Mapping[str, Any]
 
@@ -84,8 +90,9 @@ def steps_of(seconds: float) -> Steps:
 
 
 def known_after(row: str, seconds: float) -> int:
-    """Steps until agents know a new rate, by which they choose how levels are coded."""
-    return math.ceil(KNOWN_SECONDS / seconds) if cost_of(row).levels else 0
+    """Steps until agents know a new rate, by which they choose how levels are coded, and how much
+    they keep on the way: exact steps of 0.46 s took 0.39 s after twelve."""
+    return math.ceil(KNOWN_SECONDS / seconds) if is_ours(row) else 0
 
 
 def missing(
@@ -177,13 +184,15 @@ def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float)
     name = f"{entry['row']} at {entry['rate_mbps']:g} Mbps"
     least, cost = LEAST_SHARE, cost_of(entry["row"])
     if cost.levels:  # Agents that find a link slow do not pack there, whatever its rate.
-        least *= min(1.0, elements * cost.keep * LEVELS_BITS[cost.levels] / 8 / sent)
+        bits = cost.element_bits(PACKED_ABOVE_MBPS)
+        least *= min(1.0, elements * cost.keep * bits / 8 / sent)
     if entry["row"] == BY_HAND:
         sent *= BY_HAND_SHARE
     share = max(entry["link_bytes"]) / sent
-    if not least <= share <= MOST_SHARE:
+    most = SMALL_SHARE if cost.powersgd and entry["row"].endswith(IN_BUCKETS) else MOST_SHARE
+    if not least <= share <= most:
         return (f"{name}: {share:.2f} of its formula's bytes on the busiest link, allowed: "
-                f"{least:.2f} to {MOST_SHARE}")  # fmt: skip
+                f"{least:.2f} to {most}")  # fmt: skip
     if entry["seconds"] < LEAST_SHARE * counted_seconds:
         return f"{name}: {entry['seconds']:.4f} s, allowed: {counted_seconds:.4f}, of its bytes"
     return None
