@@ -69,7 +69,7 @@ def hours_words(
     """What the page's own figures took; those of other commands are in their files."""
     alone = [piece for (name, _), piece in experiments.items() if name not in ROWS]
     virtual = sum(p["cpu_seconds"] for p in (*evidence.pieces.values(), *evidence.others, *alone))
-    places = (evidence.times, *evidence.elsewhere.values())
+    places = (evidence.times, evidence.ready, *evidence.elsewhere.values())
     linked = sum(one["wall_seconds"] for place in places for one in place.values())
     linked += sum(run["wall_seconds"] for run in runs)
     return (f"With the experiments' {len(alone)} pieces this page's virtual workers took "
