@@ -115,16 +115,16 @@ def elsewhere(evidence: Evidence) -> str:
     )  # fmt: skip
 
 
-def losing(evidence: Evidence) -> str:
+def losing(evidence: Evidence, ready: bool = False) -> str:
     """Where a measured step of ours is longer than a peer's, by more than measurements differ:
     FULL's than plain DDP's, an exact one's under a mask than fp16's, too, in levels any peer's."""
     lines = []
-    places = [(name, rate, False) for name, topology in evidence.topologies.items()
+    rows = [row for row in READY_ROWS if row in ROWS or not row.endswith(IN_BUCKETS)]
+    places = [(name, rate) for name, topology in evidence.topologies.items()
               for rate in rates_of(topology)]  # fmt: skip
-    places += [(TOPOLOGY, rate, True) for rate in RATES_MBPS]
-    for name, rate, ready in places:
+    for name, rate in places:
         for network in NETWORKS:
-            found = {row: entry["seconds"] for row in (READY_ROWS if ready else ROWS)
+            found = {row: entry["seconds"] for row in (rows if ready else ROWS)
                      if (entry := evidence.timed(network, row, rate, name, ready))}  # fmt: skip
             for ours in filter(is_ours, found):
                 sooner = {
@@ -135,7 +135,6 @@ def losing(evidence: Evidence) -> str:
                 }  # fmt: skip
                 if sooner:
                     where = f"{NETWORKS[network].title}, {name}, {rate:g} Mbps"
-                    where += ", compression slept" * ready
                     said = "; ".join(f"{title(row)} {short(s)}" for row, s in sooner.items())
                     lines.append([where, title(ours), short(found[ours]), said])
     if not lines:

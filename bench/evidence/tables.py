@@ -382,6 +382,7 @@ def page(
         plan=run_list.plan_words(evidence),
         losing=losing.short_table(evidence, losses),
         losing_measured=step_times_tables.losing(evidence),
+        losing_steps_slept=step_times_tables.losing(evidence, ready=True),
         losses_measured=str(len(slept := losing.losing_cases(evidence, "ready"))),
         cases_measured=str(len(losing.measured_cases(evidence))),
         losing_slept=losing.short_table(evidence, slept),
