@@ -461,6 +461,13 @@ def test_times_by_measured_seconds_are_of_networks_that_have_both() -> None:
     assert found.networks_timed("fp16", "levels7-0.5", 100.0, "processors") == []
 
 
+def test_own_steps_are_ddps_sum_every_so_often() -> None:
+    found = evidence(content("vgg19", entry("ddp", "vgg19") | {"seconds": 8.019}))
+    local = found.timed("vgg19", "local8", 100.0, ready=True)
+    assert local is not None and local["seconds"] == pytest.approx(0.019 + 1.0)
+    assert found.timed("vgg19", "local8", 100.0) is None
+
+
 def test_the_tables_have_the_measured_beside_the_formula() -> None:
     found = evidence(content("vgg19", entry("levels7-0.5", "vgg19", 1.3)))
     text = step_times_tables.section(found)

@@ -14,7 +14,15 @@ from typing import Any, Literal
 from bench.evidence.gpu_workloads import IMAGES, NETWORK_OF
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import BUCKETS, IN_BUCKETS, READY_ROWS, TOPOLOGY, is_ours
-from bench.evidence.times import RATES_MBPS, mean_log, mean_step_seconds, step_time
+from bench.evidence.times import (
+    COSTS,
+    RATES_MBPS,
+    Cost,
+    compression_seconds,
+    mean_log,
+    mean_step_seconds,
+    step_time,
+)
 from bench.evidence.train import crossing
 from bench.evidence.tuning import Factors, Piece
 from bench.topologies import Topology
@@ -223,12 +231,25 @@ class Evidence:
         rows = [row]
         if ready:
             times = self.ready if topology == TOPOLOGY else {}
+            if (cost := COSTS.get(row)) and cost.period > 1:
+                return self._own_steps(network, cost, rate)
             rows = [READY_OF.get(row, row)]
             if row in POWERSGD:  # In one bucket or in torch's, whichever is sooner.
                 rows.append(row + IN_BUCKETS)
         entries = times.get(network, {}).get("rows", [])
         found = [e for e in entries if e["row"] in rows and e["rate_mbps"] == rate]
         return min(found, key=lambda e: e["seconds"], default=None)
+
+    def _own_steps(self, network: str, cost: Cost, rate: float) -> Piece | None:
+        """After so many of them weights are summed as DDP sums gradients, in one bucket."""
+        ddp, compute = (
+            self.timed(network, "ddp", rate, ready=True),
+            NETWORKS[network].compute_seconds,
+        )
+        if ddp is None:
+            return None
+        more = compression_seconds(cost, NETWORKS[network])
+        return {**ddp, "seconds": compute + (ddp["seconds"] - compute) / cost.period + more}
 
     def over_bound(self, row: str, ready: bool = True) -> dict[str, float]:
         """By network: measured seconds over those of the row's bytes on the link, at 100 Mbps."""
