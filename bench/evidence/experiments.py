@@ -27,6 +27,7 @@ from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, r
 from bench.evidence.train import WARM_UP, Run, kept_or_all
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import all_reduce_bytes
+from bench.topologies import topologies
 from pactrain.types import Codec
 
 SEEDS = (1, 2, 3)
@@ -35,7 +36,7 @@ PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
 RISKS = (1.0, 4.0)
-STAR = Tree((2, 2, 2, 1, 1), (-1, 0, 0, 0, 0))  # As the topology; the first site is the root.
+STAR = Tree(topologies()["star"].layout.sites, (-1, 0, 0, 0, 0))  # Of its roots the first.
 
 
 class Noise(Method):

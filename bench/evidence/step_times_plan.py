@@ -105,10 +105,10 @@ def missing(
 
 
 def merged(found: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """With `entry` in the place of an older one; by rate and in the order of ROWS."""
+    """With `entry` in the place of an older one; by rate and in the order of rows."""
     key = (entry["row"], entry["rate_mbps"])
     others = [old for old in found if (old["row"], old["rate_mbps"]) != key]
-    order = ROWS if {e["row"] for e in (*others, entry)} <= set(ROWS) else READY_ROWS
+    order = (*READY_ROWS, *ROWS)
     return sorted([*others, entry], key=lambda e: (e["rate_mbps"], order.index(e["row"])))
 
 
@@ -166,13 +166,11 @@ def ready_buckets(row: str, network: Network) -> list[Bucket]:
         cap = BUCKET_BYTES if len(filled) > 1 else FIRST_BUCKET_BYTES
         if not one and 4 * sum(map(math.prod, filled[-1])) >= cap:
             filled.append([])
-    forward = forward_seconds(network)
-    rest = network.compute_seconds - forward + compression_seconds(cost_of(row), network)
-    found, done = [], 0
-    for shapes in filter(None, filled):
-        done += sum(map(math.prod, shapes))
-        found.append(Bucket(shapes, forward + rest * done / network.elements))
-    return found
+    full = [shapes for shapes in filled if shapes]
+    # As segments: from the first parameter on, released from the last on.
+    counts = [len(shapes) for shapes in reversed(full)]
+    at = releases(network, counts, compression_seconds(cost_of(row), network))
+    return [Bucket(shapes, when) for shapes, when in zip(full, reversed(at), strict=True)]
 
 
 def wrong_with(entry: Entry, elements: int, sent: float, counted_seconds: float) -> str | None:

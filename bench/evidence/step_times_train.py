@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import gc
 import itertools
 import json
@@ -214,8 +215,8 @@ class Timed:
         self._take = take
         self.seconds: list[float] = []
 
-    def __call__(self, _: Source | None = None) -> None:
-        """As a Meter calls it, which has a source of gradients; a row has its own."""
+    def __call__(self, *_: Source) -> None:
+        """A Meter has a source of gradients; a row has its own."""
         start = time.monotonic()
         self._take()
         self.seconds.append(time.monotonic() - start)
@@ -244,7 +245,6 @@ class Bench:
         links = len(options.share)
         self._meter = Meter(self._source, options.core, links, options.agent_pid)
         self._masks: dict[float, dict[str, Tensor]] = {}  # By what they keep.
-        self._sites = Sites(topologies()[options.topology].layout.sites)
 
     def measure(self, row: str, rates: Mapping[str, float]) -> None:
         """`rates`: expected seconds of a step by Mbps."""
@@ -273,6 +273,10 @@ class Bench:
         model.close()
         del model, timed
         give_back()
+
+    @functools.cached_property
+    def _sites(self) -> Sites:
+        return Sites(topologies()[self._options.topology].layout.sites)
 
     def _row(self, row: str) -> OurRow | PeerRow:
         if not is_ours(row):
