@@ -193,6 +193,16 @@ TEST(JobCertificates, AreRenewedWhileTheyAreUsed) {
       0);
 }
 
+TEST(JobCertificates, AreReadWholeWhileTheyAreRenewed) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto made,
+      JobCertificates::Create(KeyOf(kText), kUri,
+                              {.renew_every = absl::ZeroDuration()}));
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_OK(MakeTlsContext(made->files(), {}).status());
+  }
+}
+
 constexpr char kNine[] = "2026-01-31T09:00:00Z",
                kTen[] = "2026-01-31T10:00:00Z";
 

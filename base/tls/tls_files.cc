@@ -1,12 +1,15 @@
 #include "base/tls/tls_files.h"
 
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/safe_folders.h"
@@ -47,11 +50,32 @@ absl::Status CheckGuarded(const std::string& name, const std::string& file,
   return Refuse(name, file, absl::StrCat("is not safe: ", why));
 }
 
+// A file as it is now, whatever takes its name meanwhile.
+class HeldFile {
+ public:
+  explicit HeldFile(const std::string& path)
+      : path_(path), fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~HeldFile() {
+    if (fd_ >= 0) close(fd_);
+  }
+  HeldFile(const HeldFile&) = delete;
+  HeldFile& operator=(const HeldFile&) = delete;
+
+  // For whoever takes names only. Not held: the path itself, for his error.
+  std::string name() const {
+    return fd_ < 0 ? path_ : absl::StrCat("/proc/self/fd/", fd_);
+  }
+
+ private:
+  const std::string path_;
+  const int fd_;
+};
+
 absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
-                             const TlsNames& names) {
+                             const TlsNames& names, const std::string& read) {
   struct stat found;
   RETURN_IF_ERROR(CheckReadable(names.cert, files.cert, &found));
-  if (SSL_CTX_use_certificate_chain_file(context, files.cert.c_str()) == 1) {
+  if (SSL_CTX_use_certificate_chain_file(context, read.c_str()) == 1) {
     return absl::OkStatus();
   }
   return Refuse(names.cert, files.cert,
@@ -59,10 +83,10 @@ absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
 }
 
 absl::Status LoadKey(SSL_CTX* context, const TlsFiles& files,
-                     const TlsNames& names) {
+                     const TlsNames& names, const std::string& read) {
   RETURN_IF_ERROR(CheckSecretFile(names.key, files.key));
-  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(),
-                                  SSL_FILETYPE_PEM) != 1) {
+  if (SSL_CTX_use_PrivateKey_file(context, read.c_str(), SSL_FILETYPE_PEM) !=
+      1) {
     const unsigned long error = ERR_peek_last_error();
     if (ERR_GET_REASON(error) != X509_R_KEY_VALUES_MISMATCH) {
       return Refuse(names.key, files.key,
@@ -144,8 +168,14 @@ absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
   SSL_CTX_set_verify(context.get(),
                      SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                      /*callback=*/nullptr);
-  RETURN_IF_ERROR(LoadCertificate(context.get(), files, names));
-  RETURN_IF_ERROR(LoadKey(context.get(), files, names));
+  // Where one file has both, it is replaced as a whole (JobCertificates), at
+  // any time: also between these two.
+  std::optional<HeldFile> both;
+  if (files.cert == files.key) both.emplace(files.cert);
+  RETURN_IF_ERROR(LoadCertificate(context.get(), files, names,
+                                  both ? both->name() : files.cert));
+  RETURN_IF_ERROR(
+      LoadKey(context.get(), files, names, both ? both->name() : files.key));
   RETURN_IF_ERROR(LoadCa(context.get(), files, names));
   RETURN_IF_ERROR(CheckOwnCertificate(context.get(), files, names));
   return context;
