@@ -173,13 +173,30 @@ def ring_crossings(layout: Layout) -> int:
 
     Ranks of a site lie side by side, so each site is entered from the one before it.
     """
-    most = 0
+    return max(
+        sum(inside[i - 1] and not inside[i] for i in range(len(inside)))
+        for inside in _sides(layout)
+    )
+
+
+def most_behind_a_link(layout: Layout) -> int:
+    """Ranks whose data one direction of a link carries where all sites get those of all, each
+    once. REQUIRES: no core, which hands nothing on."""
+    behind = [
+        sum(ranks for ranks, there in zip(layout.sites, inside, strict=True) if there)
+        for inside in _sides(layout)
+    ]
+    return max(max(ranks, layout.world - ranks) for ranks in behind)
+
+
+def _sides(layout: Layout) -> list[list[bool]]:
+    """Of each link, which sites are on its first end's side."""
+    sides = []
     for number, (a, _) in enumerate(layout.links):
         rest = [link for other, link in enumerate(layout.links) if other != number]
-        side = _reached(a, rest)
-        inside = [site in side for site in range(len(layout.sites))]
-        most = max(most, sum(inside[i - 1] and not inside[i] for i in range(len(inside))))
-    return most
+        reached = _reached(a, rest)
+        sides.append([site in reached for site in range(len(layout.sites))])
+    return sides
 
 
 def bound_seconds(link_bytes: float, rate_mbps: float) -> float:

@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_trained_on_is_refused_in_words(tmp_path: Path) 
         (["--device=cpu", "--processes=0"], "processes = 0, allowed: 1 to 64"),
         (["--device=cpu", "--try", "--processes=2"], "leave out --processes"),
         (["--device=cpu", "--methods=ddp,magic"], "methods has 'magic', allowed: ddp"),
-        (["--device=cpu", "--seeds=1,x"], "seeds has 'x', allowed: 1"),
+        (["--device=cpu", "--seeds=1,x"], "seeds has 'x', allowed: numbers"),
         (["--device=cpu", "--workloads=vgg"], "workloads has 'vgg', allowed: resnet18-cifar10"),
         (["--device=cpu", "--workloads=vgg19-cifar100"], "has no cifar100_train.npz"),
     ],

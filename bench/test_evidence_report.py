@@ -48,18 +48,25 @@ def piece(method: str, seed: int, arrives: int | None, test: float) -> dict[str,
 
 
 def evidence(*pieces: dict[str, Any]) -> Evidence:
-    found = {("resnet9", str(p["method"]), int(p["seed"])): p for p in pieces}
-    targets = {
-        "resnet9": {"target": 75.0, "ddp_finals": {"1": 76.0}, "below": 1.0, "unit": "points"}
-    }
-    return Evidence(found, targets, topologies(), {}, 2.8)
+    found = {(p["workload"], str(p["method"]), int(p["seed"])): p for p in pieces}
+    target = {"target": 75.0, "ddp_finals": {"1": 76.0}, "below": 1.0, "unit": "points"}
+    return Evidence(found, {p["workload"]: target for p in pieces}, topologies(), {}, 2.8)
 
 
-def test_rates_that_were_tried_and_not_used_are_said() -> None:
+def on_both(*pieces: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of both vision workloads the same."""
+    return [piece | {"workload": workload} for piece in pieces for workload in figures.VISION]
+
+
+def test_methods_that_were_run_at_one_rate_only_are_named() -> None:
     others = [piece("fp16", 1, 30, 80.0) | {"rate_factor": factor} for factor in (0.5, 2.0)]
     found = replace(evidence(piece("fp16", 1, 30, 80.0), piece("dgc", 1, 30, 80.0)), others=others)
-    said = "resnet9: 0 methods tuned, 1 tried and not used before all are"
-    assert run_list.tuning_words(found) == said
+    assert run_list.tuning_words(found) == "resnet9: 0 methods tuned"
+    found = replace(found, factors={("resnet9", "fp16"): 0.5})
+    assert run_list.tuning_words(found) == (
+        "resnet9: 1 methods tuned, of which 1 took 0.5 x, 0 took 2 x; at 1 x without a try: "
+        "DGC, density 0.001"
+    )
     tuned = replace(found, factors={("resnet9", "fp16"): 1.0})
     assert "tried" not in run_list.tuning_words(tuned)
 
@@ -94,7 +101,7 @@ def test_sums_of_many_workers_need_wider_integers() -> None:
 
 def test_peers_that_go_site_by_site_send_less_and_are_sooner() -> None:
     chain = topologies()["chain"]
-    for name, share in (("local8", 2 / 7), ("powersgd1", 4 / 7)):  # 2 bytes or 4 for DDP's 7.
+    for name, share in (("local8", 2 / 7), ("powersgd1", 4 / 7), ("dgc_cold", 5 / 7)):
         flat = step_time(name, RESNET18, chain, 100, 0)
         sites = times.by_sites_time(name, RESNET18, chain, 100)
         assert sites.bytes_per_element == pytest.approx(share * flat.bytes_per_element)
@@ -142,6 +149,18 @@ def test_a_step_is_never_shorter_than_compute_or_its_bound() -> None:
         ("{title: x, sites: [3]}", "sites = "),
         ("{title: x, sites: [3, 2]}", "core = False and 0 links"),
         ("{title: x, sites: [3, 2], core: true, rate: 3}", "field 'rate'"),
+        ("{title: x, sites: [3, 2], links: [{between: [0, 1], slow: 0.2}]}", "link 0 has field"),
+        ("{title: x, sites: [3, 2], links: [{between: [0, 2]}]}", "between = 2, allowed: 0 to 1"),
+        ("{title: x, sites: [3, 2], links: [{between: 1}]}", "between = 1, allowed: two sites"),
+        ("{sites: [3, 2], core: true}", "no field 'title'"),
+        ("{title: x, sites: 3, core: true}", "sites = 3"),
+        ("{title: x, sites: [2, true], core: true}", "one of sites = True"),
+        ("{title: x, sites: [2, 1.5], core: true}", "one of sites = 1.5"),
+        ("{title: x, sites: [2, 2], core: 'no'}", "core = no"),
+        ("{title: x, sites: [2, 2], core: true, rate_mbps: -100}", "rate_mbps = -100"),
+        ("{title: x, sites: [2, 2], core: true, rate_mbps: .nan}", "rate_mbps = nan"),
+        ("[1", "wrong.yaml is no YAML"),
+        ("", "the file = None"),
     ],
 )
 def test_a_topology_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -198,12 +217,28 @@ def test_the_last_line_has_what_the_issue_asks_for() -> None:
 
 
 def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
-    found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
-                     piece("powersgd1", 1, None, 60), piece("powersgd2", 1, 40, 75),
-                     piece("powersgd4", 1, 30, 75))  # fmt: skip
-    assert figures.best_of(found, figures.POWERSGD) == "powersgd2"
+    own = [piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
+           piece("powersgd1", 1, None, 60), piece("powersgd2", 1, 40, 75),
+           piece("powersgd4", 1, 30, 75)]  # fmt: skip
+    found = evidence(*on_both(*own))
     expected = found.vision_ratio("powersgd2")
+    assert figures.soonest(found, figures.POWERSGD, "formula") == (expected, "powersgd2")
     assert headline(found)["against"]["powersgd_best"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_mean_over_fewer_than_all_vision_workloads_says_so_and_decides_nothing() -> None:
+    own = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
+    for pieces, met, words in ((on_both(*own), True, ""), (own, None, " (resnet9 alone)")):
+        found = evidence(*pieces)
+        (goal,) = (g for g in goals.goals(found) if g.text == "to the target against DDP, mean")
+        assert goal.met is met
+        assert f"x by formula{words} (95 %" in goal.value
+        assert (headline(found)["against"]["ddp"] is None) == (met is None)
+    assert f"x{words}" in tables.claims_table(found)
+
+
+def test_a_run_that_diverged_has_no_bound() -> None:
+    assert figures.upper95([1.0, float("nan")]) == float("inf")
 
 
 def test_a_peer_that_is_sooner_is_a_losing_case() -> None:
@@ -258,7 +293,7 @@ def test_one_seed_decides_no_goal() -> None:
     pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
     states = {}
     for count in (1, 3):
-        found = evidence(*(p for p in pieces if p["seed"] <= count))
+        found = evidence(*on_both(*(p for p in pieces if p["seed"] <= count)))
         states[count] = {goal.text: goal.met for goal in goals.goals(found)}
     text = "to the target against DDP, mean"
     assert (states[1][text], states[3][text]) == (None, True)
@@ -266,7 +301,7 @@ def test_one_seed_decides_no_goal() -> None:
 
 def test_a_peer_with_one_seed_decides_no_goal_either() -> None:
     pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
-    found = goals.goals(evidence(*pieces, piece("fp16", 1, 20, 76)))
+    found = goals.goals(evidence(*on_both(*pieces, piece("fp16", 1, 20, 76))))
     (goal,) = (goal for goal in found if goal.text == "against fp16")
     assert goal.met is None
     assert goal.value.endswith("steps of 1 seed")
@@ -279,7 +314,7 @@ def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     said = {goal.text: goal.value for goal in goals.goals(found)}
     assert in_time is not None and found.vision_ratio("paper") is None
     assert said["against the paper's scheme"].startswith(
-        f"> {2 * in_time:.2f} x by formula: it did not arrive on resnet9"
+        f"> {2 * in_time:.2f} x by formula (resnet9 alone): it did not arrive on resnet9"
     )
     assert said["against the best DGC"] == "not run yet"
 

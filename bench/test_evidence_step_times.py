@@ -384,9 +384,11 @@ def test_a_measured_step_that_takes_longer_lowers_what_the_last_line_says() -> N
         rows = [entry("levels7-0.5", "vgg19", times), entry("ddp", "vgg19", 1.0)]
         rows.append(entry("ddp", "vgg19", 1.0) | {"row": "ddp_buckets", "seconds": 1.0})
         curve = [(step, 80.0) for step in range(10, 81, 10)]
-        pieces = {("vgg", method, 1): {"curve": curve, "steps": 80, "keep": keep, "test": 80.0}
-                  for method, keep in (("ddp", 1.0), ("levels7-0.5", 0.5))}  # fmt: skip
-        found = Evidence(pieces, {"vgg": {"target": 75.0}}, topologies(),
+        pieces = {(workload, method, 1): {"curve": curve, "steps": 80, "keep": keep, "test": 80.0}
+                  for method, keep in (("ddp", 1.0), ("levels7-0.5", 0.5))
+                  for workload in figures.VISION}  # fmt: skip
+        targets = {workload: {"target": 75.0} for workload in figures.VISION}
+        found = Evidence(pieces, targets, topologies(),
                          ready={"vgg19": content("vgg19", *rows)})  # fmt: skip
         return figures.headline(found)
 

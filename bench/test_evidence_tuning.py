@@ -25,7 +25,9 @@ def piece(
     """Evaluated every 10 steps; DDP's are 20."""
     curve = [[10 * (n + 1), score] for n, score in enumerate(scores)]
     return {"workload": "w", "method": method, "seed": seed, "rate_factor": factor, "steps": 20,
-            "curve": curve, "test": test}  # fmt: skip
+            "curve": curve, "test": test, "steps_run": 20, "keep": 1.0, "risk": None,
+            "bytes_per_element": 4.0, "cpu_seconds": 1.0, "machine": "this",
+            "versions": {}}  # fmt: skip
 
 
 def test_the_fewest_steps_to_the_target_win_whatever_the_test_set_says() -> None:
@@ -67,9 +69,8 @@ def test_no_factor_is_chosen_before_all_are_run_on_the_first_seed() -> None:
 def test_of_each_method_the_pieces_of_its_factor_are_taken() -> None:
     tuned = [piece(f, [-2, -2 + f], seed) for f in tuning.FACTORS for seed in (1, 2)]
     alone = [piece(1.0, [-2, -2], method="n"), piece(2.0, [-1, -1], method="n")]
-    assert tuning.best_factors([*tuned, *alone], TARGET) == {}  # Not all are tuned.
-    factors = tuning.best_factors(tuned, TARGET)
-    assert factors == {("w", "m"): 2.0}
+    factors = tuning.best_factors([*tuned, *alone], TARGET)
+    assert factors == {("w", "m"): 2.0}  # Of "n" not all were tried.
     taken, others = tuning.split([*tuned, *alone], factors)
     assert {name: p["rate_factor"] for name, p in taken.items()} == {
         ("w", "m", 1): 2.0, ("w", "m", 2): 2.0, ("w", "n", 1): 1.0
@@ -122,14 +123,31 @@ def test_seeds_are_run_at_the_rate_that_the_page_takes(
         path.write_text(json.dumps(found | {"workload": "transformer"}))
 
     for factor in tuning.FACTORS:
+        assert steps.factor_of(Stub(), "fp16", -2.0) == 1.0
         keep("fp16", factor)
-    keep("ddp", 1.0)
-    target = -2.0
-    assert steps.factor_of(Stub(), "fp16", target, tune=True) == 2.0
-    assert steps.factor_of(Stub(), "fp16", target, tune=False) == 1.0  # ddp is not tuned.
-    for factor in tuning.FACTORS:
-        keep("ddp", factor)
-    assert steps.factor_of(Stub(), "fp16", target, tune=False) == 2.0
+    assert steps.factor_of(Stub(), "fp16", -2.0) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("fp16-1", "", "fp16-1.json is no JSON"),
+        ("fp16-1", "[]", "field 'workload' is missing"),
+        ("fp16-1", {"seed": 2}, "fp16-1.json holds the piece of .*fp16-2.json"),
+        ("fp16-1", {"rate_factor": -1.0}, "holds the piece of .*fp16@-1-1.json"),
+        ("fp17-1", {"method": "fp17"}, "method 'fp17', allowed: ddp"),
+    ],
+)
+def test_a_file_that_is_no_piece_of_its_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: Any, said: str
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    (tmp_path / "transformer").mkdir()
+    own = piece(1.0, [-2, -2], method="fp16") | {"workload": "transformer"}
+    path = tmp_path / "transformer" / f"{name}.json"
+    path.write_text(json.dumps(own | text) if isinstance(text, dict) else text)
+    with pytest.raises(ValueError, match=said):
+        steps.read_pieces()
 
 
 class Starts(Stub):

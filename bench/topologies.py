@@ -12,7 +12,7 @@ Fields of a file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from bench.exchange_layout import Layout, is_tree, ring_crossings
 
 FOLDER = Path(__file__).resolve().parent / "evidence" / "topologies"
 FIELDS = ("title", "sites", "core", "links", "rate_mbps")
+MOST_SITES, MOST_RANKS = 26, 64
+LEAST_SHARE, RATES_MBPS = 0.01, (1.0, 100_000.0)
 
 
 @dataclass(frozen=True)
@@ -46,28 +48,69 @@ def star_links(sites: int) -> tuple[tuple[int, int], ...]:
     return tuple((site, sites) for site in range(sites))
 
 
+def _number(name: str, value: Any, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{name} = {str(value)[:40]}, allowed: {least:g} to {most:g}")
+    return float(value)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{name} = {str(value)[:40]}, allowed: a whole number")
+    return int(_number(name, value, least, most))
+
+
+def _fields(name: str, value: Any, allowed: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} = {str(value)[:40]}, allowed: fields {', '.join(allowed)}")
+    for field in value:
+        if field not in allowed:
+            raise ValueError(f"{name} has field '{str(field)[:40]}', allowed: {', '.join(allowed)}")
+    for field in needed:
+        if field not in value:
+            raise ValueError(f"{name} has no field '{field}', which it needs")
+    return value
+
+
 def read_topology(path: Path) -> Topology:
-    """ValueError: a field is missing or out of range; names it."""
-    raw: Mapping[str, Any] = yaml.safe_load(path.read_text())
-    unknown = set(raw) - set(FIELDS)
-    if unknown:
-        raise ValueError(f"{path.name}: field '{sorted(unknown)[0]}', allowed: {', '.join(FIELDS)}")
-    sites = tuple(raw.get("sites") or ())
-    if not 2 <= len(sites) <= 26 or not all(isinstance(n, int) and n > 0 for n in sites):
-        raise ValueError(f"{path.name}: sites = {list(sites)}, allowed: 2 to 26 numbers above 0")
-    given = raw.get("links", ())
-    links = tuple((int(a), int(b)) for a, b in (link["between"] for link in given))
-    core = bool(raw.get("core", False))
+    """ValueError: the file is no YAML, or a field is missing, unknown or out of range; names it."""
+    try:
+        return _parse(path.stem, yaml.safe_load(path.read_text()))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is no YAML: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _parse(name: str, content: Any) -> Topology:
+    raw = _fields("the file", content, FIELDS, ("title", "sites"))
+    sites = raw["sites"]
+    if not isinstance(sites, list) or not 2 <= len(sites) <= MOST_SITES:
+        raise ValueError(f"sites = {str(sites)[:40]}, allowed: a list of 2 to {MOST_SITES}")
+    ranks = tuple(_whole("one of sites", n, 1, MOST_RANKS) for n in sites)
+    core = raw.get("core", False)
+    if not isinstance(core, bool):
+        raise ValueError(f"core = {str(core)[:40]}, allowed: true, false")
+    links, shares = [], []
+    for number, link in enumerate(raw.get("links") or []):
+        own = f"link {number}"
+        _fields(own, link, ("between", "slow_direction"), ("between",))
+        ends = link["between"]
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise ValueError(f"{own}: between = {str(ends)[:40]}, allowed: two sites")
+        a, b = (_whole(f"{own}: between", end, 0, len(sites) - 1) for end in ends)
+        links.append((a, b))
+        share = _number(f"{own}: slow_direction", link.get("slow_direction", 1.0), LEAST_SHARE, 1)
+        shares.append((share, 1.0))
     if core == bool(links):
-        raise ValueError(f"{path.name}: core = {core} and {len(links)} links, allowed: one of both")
+        raise ValueError(f"core = {core} and {len(links)} links, allowed: one of both")
     if links and not is_tree(len(sites), links):
-        raise ValueError(f"{path.name}: links = {list(links)}, allowed: one tree of all sites")
-    shares = tuple((float(link.get("slow_direction", 1.0)), 1.0) for link in given)
-    if not all(0 < there <= 1 for there, _ in shares):
-        raise ValueError(f"{path.name}: slow_direction of {shares}, allowed: above 0, at most 1")
-    return Topology(path.stem, raw["title"],
-                    Layout(sites, star_links(len(sites)) if core else links, (1,) * len(sites),
-                           core, shares, float(raw.get("rate_mbps", 0))))  # fmt: skip
+        raise ValueError(f"links = {links}, allowed: one tree of all sites")
+    rate = raw.get("rate_mbps")
+    own_mbps = 0.0 if rate is None else _number("rate_mbps", rate, *RATES_MBPS)
+    return Topology(name, str(raw["title"]),
+                    Layout(ranks, star_links(len(sites)) if core else tuple(links),
+                           (1,) * len(sites), core, tuple(shares), own_mbps))  # fmt: skip
 
 
 def topologies() -> dict[str, Topology]:

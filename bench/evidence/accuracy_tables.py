@@ -56,6 +56,6 @@ def accuracy_table(evidence: Evidence) -> str:
             *(["reached"] * 2 if end >= GOAL else
               [_cost(steps_to(goal, part), seconds) for part in (curve, late)]),
         ])  # fmt: skip
-    guess = f"{GOAL:g} %, guessed from DDP's curve"
+    guess = f"what {GOAL:g} % would take, guessed from DDP's curve"
     return table(["workload", "pre-trained", "DDP's end", "best row's end", "CPU s a step",
-                  guess, "from its second half"], rows)  # fmt: skip
+                  guess, "the same from the curve's second half"], rows)  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
-from bench.evidence import chosen
+from bench.evidence import chosen, read_json
 from bench.evidence.steps import FOLDER
 from bench.evidence.workloads import WORKLOADS
 from pactrain.masks import registry
@@ -59,7 +59,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 def read_blocks() -> dict[str, dict[str, float]]:
-    return dict(json.loads(RESULT.read_text())) if RESULT.exists() else {}
+    return dict(read_json(RESULT)) if RESULT.exists() else {}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.evidence import chosen
+from bench.evidence import chosen, numbers
 from bench.evidence.codec import Tree
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
 from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, run_piece
@@ -147,7 +147,7 @@ def main(argv: list[str]) -> int:
         workload = ByteTransformer()
         check_start(workload)
         target = fix_target(workload, SEEDS)
-        for seed in (int(seed) for seed in options.seeds.split(",")):
+        for seed in numbers("seeds", options.seeds):
             for name in COMPARED:
                 run_missing(workload, name, seed, target)
             for name in names:

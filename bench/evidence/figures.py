@@ -103,6 +103,15 @@ class Evidence:
         """Seeds that were run with both."""
         return sorted(set(self.seeds(workload, peer)) & set(self.seeds(workload, ours)))
 
+    def vision_with(self, peer: str, ours: str = OURS) -> list[str]:
+        """Vision workloads that were run with both: a mean over fewer than all says so."""
+        return [workload for workload in VISION if self.paired(workload, peer, ours)]
+
+    def partly_words(self, peer: str) -> str:
+        """For behind a mean; empty: it is over all vision workloads, or over none."""
+        run = self.vision_with(peer)
+        return "" if len(run) in (0, len(VISION)) else f" ({' and '.join(run)} alone)"
+
     def seed_ratios(
         self, workload: str, peer: str, ours: str, networks: Sequence[str], rate: float,
         topology: str = "chain", at_least: bool = False, seconds: Seconds = "formula",
@@ -150,8 +159,8 @@ class Evidence:
             networks = self.networks_timed(peer, ours, rate, seconds)
         found = [
             self.seed_ratios(workload, peer, ours, networks, rate, "chain", at_least, seconds)
-            for workload in VISION
-            if networks and self.paired(workload, peer, ours)
+            for workload in self.vision_with(peer, ours)
+            if networks
         ]
         arrived = [ratios for ratios in found if ratios is not None]
         return arrived if arrived and len(arrived) == len(found) else None
@@ -274,9 +283,12 @@ class Evidence:
 
 
 def upper95(values: Sequence[float]) -> float | None:
-    """Of the mean, one-sided; None: one value says nothing of its spread."""
+    """Of the mean, one-sided; infinite: a run diverged. None: one value says nothing of its
+    spread."""
     if len(values) < 2:
         return None
+    if not all(map(math.isfinite, values)):
+        return math.inf
     return fmean(values) + half_width(values, T95)
 
 
@@ -286,20 +298,27 @@ def half_width(values: Sequence[float], quantiles: Sequence[float]) -> float:
     return t * stdev(values) / math.sqrt(len(values))
 
 
-def best_of(evidence: Evidence, rows: Sequence[str]) -> str | None:
-    """The one that is fastest to the target at 100 Mbps."""
-    ratios = {row: evidence.vision_ratio(row) for row in rows}
-    arrived = {row: ratio for row, ratio in ratios.items() if ratio is not None}
-    return min(arrived, key=lambda row: arrived[row]) if arrived else None
+def soonest(
+    evidence: Evidence, peers: Sequence[str], seconds: Seconds, rate: float = 100.0,
+    at_least: bool = False,
+) -> tuple[float, str] | None:  # fmt: skip
+    """Times as fast as the soonest of `peers` to the target, and which that is. None: none
+    arrived. `at_least`: as Evidence.seed_ratios()."""
+    ratios = {
+        peer: evidence.vision_ratio(peer, rate=rate, at_least=at_least, seconds=seconds)
+        for peer in peers
+    }
+    return min(((ratio, peer) for peer, ratio in ratios.items() if ratio is not None), default=None)
 
 
 def against_of(evidence: Evidence, seconds: Seconds) -> dict[str, float | None]:
-    """Of the headline's peers: as many times as soon."""
+    """Of the headline's peers: as many times as soon. Only of those that were run with all vision
+    workloads."""
 
     def ratio(*peers: str) -> float | None:
-        """Against the soonest of them."""
-        found = (evidence.vision_ratio(peer, seconds=seconds) for peer in peers)
-        return min((one for one in found if one is not None), default=None)
+        whole = [peer for peer in peers if not evidence.partly_words(peer)]
+        found = soonest(evidence, whole, seconds)
+        return None if found is None else found[0]
 
     return {
         "ddp": ratio("ddp"),

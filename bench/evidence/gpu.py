@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from bench.evidence import chosen
+from bench.evidence import chosen, numbers
 from bench.evidence.gpu_workloads import (
     IMAGES,
     METHODS,
@@ -226,7 +226,7 @@ def main(argv: Sequence[str]) -> int:
         until = began + 60 * options.minutes - SAVING_SECONDS
         place = Place(find_device(options.device), until)
         methods = chosen("methods", options.methods, ROWS)
-        seeds = [int(seed) for seed in chosen("seeds", options.seeds, map(str, range(1, 100)))]
+        seeds = numbers("seeds", options.seeds)
         names = find_names(options.images, options.workloads)
         found = (make(name, options.images, place, options.small) for name in names)
         last = (try_all(found, methods) if options.small

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
+from bench.evidence import read_json
 from bench.evidence.jobs import training
 from bench.evidence.workloads import ROOT, ByteTransformer
 from bench.exchange_layout import Layout
@@ -148,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_many() -> list[dict[str, Any]]:
-    return list(json.loads(RESULT.read_text())) if RESULT.exists() else []
+    return list(read_json(RESULT)) if RESULT.exists() else []
 
 
 if __name__ == "__main__":

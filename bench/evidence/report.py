@@ -10,7 +10,6 @@ RESULTS=FOLDER  steps from there, the page and its plots into it
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import scale, step_times, tables, tuning
+from bench.evidence import read_json, scale, step_times, tables, tuning
 from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
@@ -30,7 +29,15 @@ from bench.evidence.runs import read_runs
 from bench.evidence.scale_tables import title
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import TOPOLOGY
-from bench.evidence.steps import COMMITTED, FOLDER, read_pieces, read_starts, read_targets, shown
+from bench.evidence.steps import (
+    COMMITTED,
+    FOLDER,
+    TARGET,
+    read_pieces,
+    read_starts,
+    read_targets,
+    shown,
+)
 from bench.evidence.times import RATES_MBPS
 from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
 from bench.topologies import topologies
@@ -42,20 +49,20 @@ QUICK_TIMES = ("levels7-0.5", "exact-0.5", "powersgd1", "powersgd2", "powersgd4"
                "topk0.01", "paper", "hier_bf16", "fp16", "topk0.1", "ddp",
                "ddp_buckets")  # fmt: skip
 QUICK_FOLDER = ROOT / "out" / "step-times"
-SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7", "exact-0.5",
-         "levels7-0.5", "levels7-0.2")  # fmt: skip
+SHOWN = ("ddp", "fp16", "paper", "powersgd1", "powersgd4", "dgc_cold", "topk0.01ef", "diloco30",
+         "levels7", "exact-0.5", "levels7-0.5", "levels7-0.2")  # fmt: skip
 
 
 def read_experiments() -> Experiments:
     """With the transformer's rows at its own rate, which is the experiments'."""
-    found = [json.loads(path.read_text()) for path in sorted(PIECES.glob("transformer/*.json"))]
+    found = [read_json(path) for path in sorted(PIECES.glob("transformer/*.json"))]
     rows = (p for p in read_pieces([ByteTransformer.name]) if p["rate_factor"] == 1.0)
     return {(piece["method"], piece["seed"]): piece for piece in (*found, *rows)}
 
 
 def read_figures(name: str) -> dict[str, Any]:
     path = ROOT / "bench" / "results" / f"{name}.json"
-    return dict(json.loads(path.read_text())["figures"]) if path.exists() else {}
+    return dict(read_json(path)["figures"]) if path.exists() else {}
 
 
 def read_evidence() -> Evidence:
@@ -63,6 +70,10 @@ def read_evidence() -> Evidence:
                 if (found := read_figures(f"exchange-{rate}"))}  # fmt: skip
     rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
     pieces, targets = read_pieces(), read_targets()
+    for workload in sorted({piece["workload"] for piece in pieces} - set(targets)):
+        raise ValueError(f"{shown(FOLDER / workload / TARGET)} is missing, allowed: one beside "
+                         "the pieces. make report-steps fixes it once DDP's are there; of "
+                         "committed ones restore it.")  # fmt: skip
     factors = tuning.best_factors(pieces, targets)
     taken, others = tuning.split(pieces, factors)
     elsewhere = {name: step_times.read_times(name) for name in topologies() if name != TOPOLOGY}
@@ -85,7 +96,7 @@ def quick(evidence: Evidence) -> int:
     environment = os.environ | {"RATE": "100mbit", "ROWS": QUICK_ROWS, "ROUNDS": "2"}
     done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT, env=environment)
     if done.returncode == 0:
-        found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+        found = read_json(ROOT / "out" / "bench-exchange.json")
         evidence.measured = {**evidence.measured, "100mbit": found}
     status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER,
                                 ready=True)  # fmt: skip
@@ -215,7 +226,11 @@ def main(argv: list[str]) -> int:
         "--quick", action="store_true", help="measure headline rows' step times again"
     )
     options = parser.parse_args(argv)
-    evidence = read_evidence()
+    try:
+        evidence = read_evidence()
+    except ValueError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
     if not evidence.pieces:
         print(f"report: no training is in {FOLDER}, allowed: one or more. Run make report-steps "
               f"with the same RESULTS.", file=sys.stderr)  # fmt: skip

@@ -14,7 +14,7 @@ from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import SEEDS
 from bench.evidence.train import WORKERS
-from bench.evidence.tuning import FACTORS, FIRST_SEED
+from bench.evidence.tuning import FACTORS
 from bench.evidence.workloads import WORKLOADS
 
 MOST_HOURS = 16  # Asked for: a working day of two cores.
@@ -68,7 +68,8 @@ def hours_words(
 ) -> str:
     """What the page's own figures took; those of other commands are in their files."""
     alone = [piece for (name, _), piece in experiments.items() if name not in ROWS]
-    virtual = sum(p["cpu_seconds"] for p in (*evidence.pieces.values(), *evidence.others, *alone))
+    own = (p for p in (*evidence.pieces.values(), *evidence.others) if p["workload"] not in ON_GPU)
+    virtual = sum(p["cpu_seconds"] for p in (*own, *alone))
     places = (evidence.times, evidence.ready, *evidence.elsewhere.values())
     linked = sum(one["wall_seconds"] for place in places for one in place.values())
     linked += sum(run["wall_seconds"] for run in runs)
@@ -90,19 +91,16 @@ def tuning_words(evidence: Evidence) -> str:
         if own:
             ends = (f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
             words += f", of which {', '.join(ends)}"
-        elif tried := _tried(evidence, workload):
-            words += f", {tried} tried and not used before all are"
+            if left := untried(evidence, workload):
+                words += f"; at 1 x without a try: {'; '.join(ROWS[row].title for row in left)}"
         said.append(words)
-    return "; ".join(said)
+    return ". ".join(said)
 
 
-def _tried(evidence: Evidence, workload: str) -> int:
-    """Methods of which the first seed has all factors."""
-    factors: dict[str, set[float]] = {}
-    for piece in (*evidence.pieces.values(), *evidence.others):
-        if piece["workload"] == workload and piece["seed"] == FIRST_SEED:
-            factors.setdefault(piece["method"], set()).add(piece["rate_factor"])
-    return sum(there >= set(FACTORS) for there in factors.values())
+def untried(evidence: Evidence, workload: str) -> list[str]:
+    """Methods that were run with the workload's rate only."""
+    return [row for row in ROWS if evidence.seeds(workload, row)
+            and (workload, row) not in evidence.factors]  # fmt: skip
 
 
 def plan_hours(evidence: Evidence, seeds: int) -> float:
@@ -145,4 +143,8 @@ def settings_table() -> str:
 def machines_words(evidence: Evidence) -> str:
     """Of the taken pieces, the most frequent first."""
     counts = Counter(piece["machine"] for piece in evidence.pieces.values())
-    return "; ".join(f"{count} were made on {machine}" for machine, count in counts.most_common())
+    made = "; ".join(f"{count} were made on {machine}" for machine, count in counts.most_common())
+    apart = [piece for (workload, _, seed), piece in evidence.pieces.items()
+             if (ddp := evidence.pieces.get((workload, "ddp", seed)))
+             and ddp["machine"] != piece["machine"]]  # fmt: skip
+    return f"{made}. {len(apart)} were made on another kind than DDP's of their seed"

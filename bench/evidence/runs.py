@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
-from bench.evidence import chosen, job_twin
+from bench.evidence import chosen, job_twin, read_json
 from bench.evidence.jobs import training
 from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, summary
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
@@ -303,7 +303,7 @@ def run(topology: Topology, row: str, piece: Piece) -> dict[str, Any]:
 
 
 def read_runs() -> list[dict[str, Any]]:
-    return list(json.loads(RESULT.read_text())) if RESULT.exists() else []
+    return list(read_json(RESULT)) if RESULT.exists() else []
 
 
 def record(found: Found) -> None:

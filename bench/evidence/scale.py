@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import chosen, simulator
+from bench.evidence import chosen, read_json, simulator
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, link_bytes, step_time
@@ -67,7 +67,7 @@ def bench_exchange(environment: Mapping[str, str]) -> tuple[int, dict[str, Any]]
                           env=os.environ | environment)  # fmt: skip
     if done.returncode != 0:
         return done.returncode, {}
-    return 0, json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+    return 0, read_json(ROOT / "out" / "bench-exchange.json")
 
 
 def measure(name: str) -> int:
@@ -94,7 +94,7 @@ def read_testbed() -> dict[str, Mapping[str, Any]]:
     """Those that are there, in the order of TESTS; then the chain's of `make measure`."""
     paths = {name: TESTBED / f"{name}.json" for name in TESTS}
     paths |= {f"chain, {rate}": TESTBED.parent / f"exchange-{rate}.json" for rate in CHAIN_RATES}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    return {name: read_json(path) for name, path in paths.items() if path.exists()}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Speeds:
 
 def read_speeds() -> Speeds:
     """Of 7 levels, as `make bench-kernels` measured them."""
-    figures = json.loads(KERNELS.read_text())["figures"] if KERNELS.exists() else {}
+    figures = read_json(KERNELS)["figures"] if KERNELS.exists() else {}
     return Speeds(1e9 * figures.get("encode7_gb_per_s", 0.0),
                   1e9 * figures.get("decode7_gb_per_s", 0.0))  # fmt: skip
 
@@ -219,7 +219,7 @@ def scale(speeds: Speeds) -> list[dict[str, Any]]:
 
 
 def read_scale() -> list[dict[str, Any]]:
-    return list(json.loads(SCALE.read_text())["rows"]) if SCALE.exists() else []
+    return list(read_json(SCALE)["rows"]) if SCALE.exists() else []
 
 
 def main(argv: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ from typing import Any
 
 from bench import agent_memory
 from bench.cluster import ROOT, certificates, start_cluster
-from bench.evidence import chosen
+from bench.evidence import chosen, read_json
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     OURS,
@@ -75,7 +75,7 @@ def path_of(network: str, topology: str = TOPOLOGY, folder: Path = FOLDER) -> Pa
 def read_times(topology: str = TOPOLOGY, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """What was measured there, by network, in the order of NETWORKS."""
     paths = {name: path_of(name, topology, folder) for name in NETWORKS}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    return {name: read_json(path) for name, path in paths.items() if path.exists()}
 
 
 def rates_of(topology: Topology, asked: Sequence[float]) -> list[float]:
@@ -109,7 +109,7 @@ class Record:
         self._started = time.monotonic()
         path = path_of(self.network, self.topology, self.folder)
         network = NETWORKS[self.network]
-        self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {
+        self.content: dict[str, Any] = read_json(path) if path.exists() else {
             "network": self.network, "topology": self.topology, "elements": network.elements,
             "compute_seconds": network.compute_seconds, "wall_seconds": 0.0, "rows": [],
         }  # fmt: skip

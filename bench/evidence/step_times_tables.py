@@ -71,7 +71,7 @@ def table_of(evidence: Evidence, rate: float, topology: str = TOPOLOGY, ready: b
     return table([f"{rate:g} Mbps, measured / formula in seconds",
                   *(network.title for network in NETWORKS.values()),
                   "bytes counted, of the formula's",
-                  "processors at work for it"], lines)  # fmt: skip
+                  "share of the processors that works"], lines)  # fmt: skip
 
 
 def _busy(found: Piece) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench.evidence import chosen
+from bench.evidence import chosen, numbers, read_json
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
@@ -30,7 +30,6 @@ from bench.evidence.tuning import (
     FACTORS,
     FIRST_SEED,
     best_factor,
-    best_factors,
     steps_to_beat,
 )
 from bench.evidence.workloads import (
@@ -50,6 +49,9 @@ FOLDER = (ROOT / os.environ["RESULTS"]).resolve() if os.environ.get("RESULTS") e
 TARGET, START = "target.json", "start.json"
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
+# Of a piece, that those who read it need.
+FIELDS = ("workload", "method", "seed", "rate_factor", "curve", "steps", "steps_run", "test",
+          "keep", "bytes_per_element", "risk", "cpu_seconds", "machine", "versions")  # fmt: skip
 
 
 def refuse_own_results(why: str) -> None:
@@ -69,7 +71,7 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
 
 def read_beside(name: str) -> dict[str, Any]:
     """By workload."""
-    return {path.parent.name: json.loads(path.read_text())
+    return {path.parent.name: read_json(path)
             for path in sorted(FOLDER.glob(f"*/{name}"))}  # fmt: skip
 
 
@@ -121,9 +123,28 @@ def check_start(workload: Workload) -> None:
 
 
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
-    """Of all methods, seeds and factors of the rate; a target lies beside them."""
+    """Of all methods, seeds and factors of the rate; a target lies beside them.
+
+    ValueError: a file is no piece, or that of another name; names it.
+    """
     paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
-    return [json.loads(path.read_text()) for path in paths]
+    return [_piece_in(path) for path in paths]
+
+
+def _piece_in(path: Path) -> dict[str, Any]:
+    piece = read_json(path)
+    missing = [name for name in FIELDS if not isinstance(piece, dict) or name not in piece]
+    if missing:
+        raise ValueError(f"{shown(path)}: field '{missing[0]}' is missing, allowed: a piece of "
+                         "make report-steps. Remove the file to run it again.")  # fmt: skip
+    own = piece_path(piece["workload"], piece["method"], piece["seed"], piece["rate_factor"])
+    if own != path:
+        raise ValueError(f"{shown(path)} holds the piece of {shown(own)}, allowed: its own. "
+                         "Remove the file to run it again.")  # fmt: skip
+    if piece["method"] not in ROWS:
+        raise ValueError(f"{shown(path)}: method '{piece['method'][:30]}', "
+                         f"allowed: {', '.join(ROWS)}")  # fmt: skip
+    return dict(piece)
 
 
 def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
@@ -136,7 +157,7 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
             if not path.exists():
                 raise ValueError(f"{shown(path)} is missing; allowed: a target from "
                                  f"all of DDP's seeds. Run --methods=ddp first.")  # fmt: skip
-            finals[seed] = json.loads(path.read_text())["curve"][-1][1]
+            finals[seed] = read_json(path)["curve"][-1][1]
         mean = sum(finals.values()) / len(finals)
         targets[workload.name] = {
             "target": mean - workload.target_below,
@@ -248,16 +269,13 @@ def pieces_of(
         for factor in FACTORS if tune else ():
             beat = steps_to_beat(read_method(workload, method), target)
             run_missing(workload, method, FIRST_SEED, target, factor, beat)
-        factor = factor_of(workload, method, target, tune)
+        factor = factor_of(workload, method, target)
         yield from ((method, seed, target, factor) for seed in seeds)
 
 
-def factor_of(workload: Workload, method: str, target: float, tune: bool) -> float:
-    """`tune`: the method's best; else the page's, which is 1 before all methods are tuned."""
-    if tune:
-        return best_factor(read_method(workload, method), target) or 1.0
-    factors = best_factors(read_pieces([workload.name]), {workload.name: {"target": target}})
-    return factors.get((workload.name, method), 1.0)
+def factor_of(workload: Workload, method: str, target: float) -> float:
+    """The page's: the method's best, 1 before all were tried."""
+    return best_factor(read_method(workload, method), target) or 1.0
 
 
 def run_workload(
@@ -292,8 +310,8 @@ def main(argv: list[str]) -> int:
     try:
         workloads = chosen("workloads", options.workloads, WORKLOADS)
         methods = chosen("methods", options.methods, ROWS)
+        seeds = numbers("seeds", options.seeds)
         for name in workloads:
-            seeds = [int(seed) for seed in options.seeds.split(",")]
             run_workload(WORKLOADS[name](), methods, seeds, options.tune)
     except (FileNotFoundError, ValueError) as error:
         print(f"report-steps: {error}", file=sys.stderr)

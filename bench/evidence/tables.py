@@ -63,7 +63,7 @@ def goal_table(goals: Sequence[Goal]) -> str:
     """The missed first, then what was not run, then the met."""
     order = {False: 0, None: 1, True: 2}
     words = {False: "**missed**", None: UNDECIDED, True: "met"}
-    return table(["figure", "goal", "found", ""],
+    return table(["figure", "goal", "found", "verdict"],
                  [[g.text, g.goal, g.value, words[g.met]]
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
 
@@ -132,7 +132,7 @@ def claims_table(evidence: Evidence) -> str:
     def against(peer: str) -> str:
         ratio = evidence.vision_ratio(peer)
         if ratio is not None:
-            return f"{ratio:.2f} x"
+            return f"{ratio:.2f} x{evidence.partly_words(peer)}"
         least = evidence.vision_ratio(peer, at_least=True)
         late = " and ".join(evidence.not_arrived(peer))
         return f"> {least:.2f} x: it did not arrive ({late})" if least else NOT_RUN
@@ -203,7 +203,7 @@ def measured_against(evidence: Evidence) -> str:
                 said.append("-" if ratio is None else f"{'> ' * late}{ratio:.2f} x{of}")
             cells.append(" / ".join(said))
         if any_timed:
-            rows.append([title(peer), *cells])
+            rows.append([title(peer) + evidence.partly_words(peer), *cells])
     rates = (f"{rate:g} Mbps, formula / compression slept / on processors" for rate in RATES_MBPS)
     return table(["against", *rates], rows)
 

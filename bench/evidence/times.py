@@ -23,6 +23,7 @@ from bench.evidence.shapes import Network
 from bench.exchange_layout import (
     LEVELS_BITS,
     bound_seconds,
+    most_behind_a_link,
     powersgd_bytes,
 )
 from bench.topologies import Topology
@@ -38,7 +39,8 @@ LEVELS3_BITS = 1.384  # `make bench-kernels`: bits3.
 
 @dataclass(frozen=True)
 class Cost:
-    """`how`: ring, gather, tree, or server (a fixed number of bytes per element of a rank).
+    """`how`: ring, gather, gather by sites, tree, or server (a fixed number of bytes per element of
+    a rank).
 
     `bits` of an element that is sent, of which there are `keep`; `touched` bytes per element
     that compressing and decompressing move at the accelerator.
@@ -116,6 +118,8 @@ def link_bytes(cost: Cost, network: Network, topology: Topology, rate_mbps: floa
         return layout.tree_crossings * own / cost.period
     if cost.how == "server":
         return max(layout.sites) * own
+    if cost.how == "gather by sites":
+        return most_behind_a_link(layout) * own
     crossings = topology.ring_crossings * (layout.world - 1)
     return crossings * (own if cost.how == "gather" else 2 * own / layout.world) / cost.period
 
@@ -135,9 +139,12 @@ def step_time(
 
 
 def by_sites_time(name: str, network: Network, topology: Topology, asked_mbps: float) -> StepTime:
-    """Of a peer with a ring, if its all-reduce went site by site instead, as an expert would have
-    it: of weights after own steps in bf16, of PowerSGD's factors in fp32."""
+    """Of a peer with a ring, if it went site by site instead, as an expert would have it: weights
+    after own steps are summed in bf16, PowerSGD's factors in fp32, and what each worker alone has
+    goes over each link once. REQUIRES: for those last, a topology without a core."""
     cost = COSTS[name]
+    if cost.how == "gather":
+        return _step_time(replace(cost, how="gather by sites"), network, topology, asked_mbps, 0.0)
     bits = 16.0 if cost.period > 1 else cost.bits
     return _step_time(replace(cost, how="tree", bits=bits), network, topology, asked_mbps, 0.0)
 

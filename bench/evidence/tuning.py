@@ -46,7 +46,8 @@ def best_factor(pieces: Iterable[Piece], target: float) -> float | None:
 def best_factors(
     pieces: Iterable[Piece], targets: Mapping[str, Mapping[str, Any]]
 ) -> dict[tuple[str, str], float]:
-    """Of workloads of which all methods are tuned: tuned ones beside others compare nothing."""
+    """Of each method that ran with all factors on the first seed; others go with 1, and are named
+    beside what they are compared with."""
     methods: dict[tuple[str, str], list[Piece]] = {}
     for piece in pieces:
         methods.setdefault((piece["workload"], piece["method"]), []).append(piece)
@@ -55,8 +56,7 @@ def best_factors(
         for name, own in methods.items()
         if name[0] in targets
     }
-    partly = {workload for (workload, _), factor in found.items() if factor is None}
-    return {name: f for name, f in found.items() if f is not None and name[0] not in partly}
+    return {name: factor for name, factor in found.items() if factor is not None}
 
 
 def split(pieces: Iterable[Piece], factors: Factors) -> tuple[dict[Key, Piece], list[Piece]]:

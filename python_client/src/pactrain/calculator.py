@@ -30,6 +30,7 @@ LOCAL_STEPS = 30
 LOCAL = f"local SGD, {LOCAL_STEPS} own steps, bf16"
 BY_HAND = "by hand: sites first, bf16"
 DGC_DENSITY = 0.001
+DGC = f"DGC, density {DGC_DENSITY:g}"
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
 _ANSWER_SECONDS = 30
@@ -92,7 +93,7 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
         found(LOCAL, exact / 2 / LOCAL_STEPS, beside=0.0),  # Sites first, too.
         found(BY_HAND, exact / 2),
         found(
-            f"DGC, density {DGC_DENSITY:g}",
+            DGC,
             8 * DGC_DENSITY * (world - 1) * job.elements,
         ),
         found("PacTrain, FULL", exact),
@@ -118,7 +119,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         key=lambda row: row.step_seconds,
     )
     by_name = {row.name: row for row in rows}
-    local, by_hand = by_name[LOCAL], by_name[BY_HAND]
+    local, by_hand, dgc = by_name[LOCAL], by_name[BY_HAND], by_name[DGC]
     gain = ddp.step_seconds / best.step_seconds
     if gain < WORTH:
         return (
@@ -143,7 +144,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
     if late and job.compute_seconds and local.step_seconds < best.step_seconds:
         return (
-            f"use local SGD if your training bears it, which docs/results.md doubts, "
+            "use local SGD if your training bears it (docs/results.md says which did), "
             f"else {best.name}: the best synchronous step still takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
             f"{LOCAL_STEPS} own steps send less"
@@ -154,10 +155,16 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         else " (without --compute-ms, a step's compute; the longer that is, the less "
         "there is to gain)"
     )
+    over_dgc = best.step_seconds / dgc.step_seconds
+    sparse = (
+        f"; under SGD, {dgc.name}, would be {over_dgc:.1f} times as fast as that"
+        if over_dgc > WORTH
+        else ""
+    )
     return (
-        f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}; how "
-        "many steps it takes, and where PowerSGD or DGC is sooner, is in "
-        "docs/results.md"
+        f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
+        f"{sparse}; how many steps each takes to the same accuracy, and where PowerSGD "
+        "is sooner, is in docs/results.md"
     )
 
 
