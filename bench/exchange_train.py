@@ -137,7 +137,8 @@ class Meter:
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
 
     def measure(self, take_step: Callable[[Source], None], steps: int) -> dict[str, Any] | None:
-        """One step to get into step with the others, then `steps` timed ones; at rank 0."""
+        """One step to get into step with the others, then `steps` timed ones; at rank 0. 0: there
+        is no `seconds`."""
         before, agents_before, cpu = self._counters(), self._agents_cpu(), time.process_time()
         machine_before = Processors.now()
         times = []
@@ -154,7 +155,7 @@ class Meter:
         if self._rank != 0:
             return None
         return {
-            "seconds": max(seconds for seconds, _ in ranks) / steps,
+            "seconds": max(seconds for seconds, _ in ranks) / (steps or math.nan),
             "cpu_seconds": (sum(cpu for _, cpu in ranks) + agents_cpu) / (steps + 1),
             "machine_cpu_seconds": (machine.worked - machine_before.worked) / (steps + 1),
             "stolen_seconds": (machine.stolen - machine_before.stolen) / (steps + 1),

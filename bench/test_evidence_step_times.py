@@ -89,6 +89,7 @@ def test_a_short_step_is_taken_more_often_and_a_very_long_one_without_a_warm_up(
     seconds: float, steps: tuple[int, int]
 ) -> None:
     assert steps_of(seconds) == Steps(*steps)
+    assert steps_of(seconds, quick=True) == Steps(steps[0], 1 if seconds == 50.0 else steps[1])
 
 
 def test_our_rows_first_take_steps_until_agents_know_a_new_rate() -> None:

@@ -107,9 +107,9 @@ class Evidence:
         """Vision workloads that were run with both: a mean over fewer than all says so."""
         return [workload for workload in VISION if self.paired(workload, peer, ours)]
 
-    def partly_words(self, peer: str) -> str:
+    def partly_words(self, peer: str, ours: str = OURS) -> str:
         """For behind a mean; empty: it is over all vision workloads, or over none."""
-        run = self.vision_with(peer)
+        run = self.vision_with(peer, ours)
         return "" if len(run) in (0, len(VISION)) else f" ({' and '.join(run)} alone)"
 
     def seed_ratios(

@@ -99,7 +99,7 @@ def quick(evidence: Evidence) -> int:
         found = read_json(ROOT / "out" / "bench-exchange.json")
         evidence.measured = {**evidence.measured, "100mbit": found}
     status = step_times.measure(list(NETWORKS), QUICK_TIMES, RATES_MBPS[:1], True, QUICK_FOLDER,
-                                ready=True)  # fmt: skip
+                                ready=True, quick=True)  # fmt: skip
     evidence.ready = step_times.renewed(evidence.ready, step_times.read_times(folder=QUICK_FOLDER))
     if done.returncode or status:
         print("report-quick: not all was measured again; of the rest the committed stand",

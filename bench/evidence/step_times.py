@@ -151,7 +151,9 @@ def why_too_large(
             f"free some, or leave it out by --networks or --rows")  # fmt: skip
 
 
-def run(wanted: Mapping[str, Sequence[float]], record: Record, ready: bool) -> None:
+def run(
+    wanted: Mapping[str, Sequence[float]], record: Record, ready: bool, quick: bool = False
+) -> None:
     """Rates of each row. ProcessError, TestbedError: something failed; what came before is kept."""
     layout = topologies()[record.topology].layout
     network = NETWORKS[record.network]
@@ -175,6 +177,7 @@ def run(wanted: Mapping[str, Sequence[float]], record: Record, ready: bool) -> N
         argv = ["-m", "bench.evidence.step_times_train", f"--network={record.network}",
                 f"--wanted={json.dumps(expected)}", f"--core={bed.core}",
                 f"--topology={record.topology}", *(["--ready"] if ready else []),
+                *(["--quick"] if quick else []),
                 *(f"--share={there}:{back}" for there, back in shares),
                 *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
         first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
@@ -231,10 +234,11 @@ def summary(places: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
 def measure(
     networks: Sequence[str], rows: Sequence[str], rates: Sequence[float],
     again: bool = False, folder: Path = FOLDER, topology: str = TOPOLOGY, ready: bool = False,
+    quick: bool = False,
 ) -> int:  # fmt: skip
     """What is missing of it; the exit status: 1 if a row was too large or something failed.
 
-    `again`: also what is there; `ready`: see above.
+    `again`: also what is there; `ready`: see above; `quick`: as steps_of().
     """
     status = 0
     for name in networks:
@@ -253,7 +257,7 @@ def measure(
         if not wanted:
             continue
         try:
-            run(wanted, record, ready)
+            run(wanted, record, ready, quick)
         except (ProcessError, TestbedError) as error:
             print(f"report-times failed: {error}", file=sys.stderr)
             return 1

@@ -83,9 +83,10 @@ class Steps(NamedTuple):
     measured: int
 
 
-def steps_of(seconds: float) -> Steps:
-    """Of a row whose step is expected to take that."""
-    measured = min(MOST_STEPS, max(LEAST_STEPS, math.ceil(ROW_SECONDS / seconds)))
+def steps_of(seconds: float, quick: bool = False) -> Steps:
+    """Of a row whose step is expected to take that. `quick`: a very long one is measured once."""
+    least = 1 if quick and seconds > LONG_SECONDS else LEAST_STEPS
+    measured = min(MOST_STEPS, max(least, math.ceil(ROW_SECONDS / seconds)))
     return Steps(int(seconds <= LONG_SECONDS), measured)
 
 

@@ -258,7 +258,7 @@ class Bench:
         for rate, expected in rates.items():
             self._shape(float(rate))
             likely = self._same(max(busy, expected))
-            steps = steps_of(likely)
+            steps = steps_of(likely, self._options.quick)
             for _ in range(known_after(row, likely) + steps.warm_up):
                 timed()
             timed.seconds.clear()
@@ -329,6 +329,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
                         help="THERE:BACK of the rate, of each link's directions")  # fmt: skip
     parser.add_argument("--topology", choices=topologies(), required=True)
     parser.add_argument("--ready", action="store_true", help="bytes are; compression is slept")
+    parser.add_argument("--quick", action="store_true", help="as steps_of()")
     parser.add_argument("--agent-pid", type=int, action="append", default=[])
     return parser.parse_args(argv)
 

@@ -21,6 +21,7 @@ from bench.evidence import (
     run_tables,
     scale_tables,
     step_times_tables,
+    summary,
 )
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Seconds
@@ -353,6 +354,7 @@ def page(
     versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
+        summary=summary.summary_table(evidence),
         runs=run_list.run_list(evidence),
         hours=run_list.hours_words(evidence, experiments, at_scale.runs),
         not_reached=run_list.not_reached_words(evidence),
