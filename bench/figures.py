@@ -7,10 +7,10 @@ A text has its figures between markers, as lines or within one:
     <!-- end -->
 
 bench/figure_blocks.py makes what stands between them, so a figure is written down once. Also
-writes docs/results.md (bench/evidence) and copies the demo's plot to docs/images. Lists all
-figures with their commits, and ends with a line of JSON: `figures` (how many files there are),
-`stale` (those whose sources have changed since), `unknown` (this clone lacks their commit),
-`short` (of no full command, so no figures to publish) and `readme_words`.
+writes docs/results.md and docs/when-it-helps.md (bench/evidence) and copies the demo's plot to
+docs/images. Lists all figures with their commits, and ends with a line of JSON: `figures` (how
+many files there are), `stale` (those whose sources have changed since), `unknown` (this clone
+lacks their commit), `short` (of no full command, so no figures to publish) and `readme_words`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def write(root: Path, results: Results) -> None:
             path.write_text(filled)
             print(f"written: {path.relative_to(root)}")
     if root == ROOT:
-        report.write_page(report.read_evidence())
+        report.write_pages(report.read_evidence())
     if (source := plot_source(root, results)) is not None:
         (root / PLOT).parent.mkdir(exist_ok=True)
         shutil.copy(source, root / PLOT)

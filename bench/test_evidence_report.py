@@ -370,7 +370,9 @@ def test_steps_refuse_what_they_do_not_know(
 
 def test_the_page_has_what_is_committed() -> None:
     """`make figures` writes it, also where only what was measured beside is newer."""
-    assert (report.DOCS / "results.md").read_text() == report.page(report.read_evidence())
+    evidence = report.read_evidence()
+    assert (report.DOCS / "results.md").read_text() == report.page(evidence)
+    assert (report.DOCS / "when-it-helps.md").read_text() == tables.when_page(evidence)
 
 
 def test_systems_that_cannot_be_run_have_their_formulas() -> None:

@@ -199,16 +199,16 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def write_page(evidence: Evidence) -> None:
-    path = DOCS / "results.md"
-    text = page(evidence)
-    if FOLDER != COMMITTED:
-        title, rest = text.split("\n", 1)
-        text = (f"{title}\n\n**Steps are of trainings in {FOLDER}. Seconds per step, real runs "
-                f"and scale are the committed ones, of other machines.**\n{rest}")  # fmt: skip
-        text = text.replace("](gpu.md", f"]({ROOT / 'docs/gpu.md'}")
-    path.write_text(text)
-    print(f"written: {shown(path)}")
+def write_pages(evidence: Evidence) -> None:
+    pages = {"results.md": page(evidence), "when-it-helps.md": tables.when_page(evidence)}
+    for name, text in pages.items():
+        if FOLDER != COMMITTED:
+            title, rest = text.split("\n", 1)
+            text = (f"{title}\n\n**Steps are of trainings in {FOLDER}. Seconds per step, real runs "
+                    f"and scale are the committed ones, of other machines.**\n{rest}")  # fmt: skip
+            text = text.replace("](gpu.md", f"]({ROOT / 'docs/gpu.md'}")
+        (DOCS / name).write_text(text)
+        print(f"written: {shown(DOCS / name)}")
 
 
 def page(evidence: Evidence) -> str:
@@ -242,7 +242,7 @@ def main(argv: list[str]) -> int:
     plot_amounts(Pieces(read_experiments()), DOCS / "images" / "results-amounts.png")
     if simulated := read_at_scale().simulated:
         plot_scale(simulated, DOCS / "images" / "results-scale.png")
-    write_page(evidence)
+    write_pages(evidence)
     print(tables.last_line(evidence))
     return status
 

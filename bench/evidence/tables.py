@@ -306,6 +306,7 @@ def systems_table(blocks: Blocks) -> str:
 
 
 PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
+WHEN = Path(__file__).with_name("when.md.in").read_text()
 SECTION = """## {title}
 
 Rate: of the workload's own the multiple that was chosen; not tuned: 1 x. Steps to the target;
@@ -354,7 +355,6 @@ def page(
     versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
-        summary=summary.summary_table(evidence),
         runs=run_list.run_list(evidence),
         hours=run_list.hours_words(evidence, experiments, at_scale.runs),
         not_reached=run_list.not_reached_words(evidence),
@@ -394,7 +394,6 @@ def page(
         claims=claims_table(evidence),
         measured_against=measured_against(evidence),
         accuracy=accuracy_tables.accuracy_table(evidence),
-        advice=advice.lines(evidence),
         workloads="\n".join(section for w, section in sections.items() if w not in ON_GPU),
         gpu="\n".join(section for w, section in sections.items() if w in ON_GPU),
         gpu_runs=gpu_tables.run_table(evidence),
@@ -432,6 +431,12 @@ def page(
         many=scale_tables.many_table(at_scale.many),
         versions="; ".join([*versions, *machines]),
     )
+
+
+def when_page(evidence: Evidence) -> str:
+    """docs/when-it-helps.md."""
+    said = advice.lines(evidence).replace("](#", "](results.md#")
+    return WHEN.format(summary=summary.summary_table(evidence), advice=said)
 
 
 def last_line(evidence: Evidence) -> str:

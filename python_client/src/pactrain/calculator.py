@@ -1,9 +1,9 @@
 """`pactrain bench`: what a step would take on given links, and what to use there.
 
 Times the codec on this machine and predicts, by bytes on the busiest link, a step of
-plain DDP and of what would take its place. A prediction of time alone: docs/results.md
-says how many steps each takes to the same accuracy. PowerSGD's bytes depend on shapes,
-which are not asked for. What compressing costs is counted of PacTrain alone.
+plain DDP and of what would take its place. A prediction of time alone: how many steps
+each takes to the same accuracy is in docs/when-it-helps.md. PowerSGD's bytes depend on
+shapes, which are not asked for. What compressing costs is counted of PacTrain alone.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
     if late and job.compute_seconds and local.step_seconds < best.step_seconds:
         return (
-            "use local SGD if your training bears it (docs/results.md says which did), "
+            "use local SGD if your training bears it (docs/when-it-helps.md says which did), "
             f"else {best.name}: the best synchronous step still takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
             f"{LOCAL_STEPS} own steps send less"
@@ -164,7 +164,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     return (
         f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
         f"{sparse}; how many steps each takes to the same accuracy, and where PowerSGD "
-        "is sooner, is in docs/results.md"
+        "is sooner, is in docs/when-it-helps.md"
     )
 
 
