@@ -144,7 +144,8 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
     if late and job.compute_seconds and local.step_seconds < best.step_seconds:
         return (
-            "use local SGD if your training bears it (docs/when-it-helps.md says which did), "
+            "use local SGD if your training bears it (docs/when-it-helps.md says which "
+            "did), "
             f"else {best.name}: the best synchronous step still takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
             f"{LOCAL_STEPS} own steps send less"
