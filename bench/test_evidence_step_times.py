@@ -490,7 +490,7 @@ def test_what_peers_take_on_processors_is_of_the_measured_alone() -> None:
     ours = entry("levels7-0.5", "vgg19")
     slow = entry("powersgd1", "vgg19") | {"seconds": 3 * ours["seconds"]}
     text = advice.on_processors(evidence(content("vgg19", ours, slow)))
-    assert "PowerSGD of rank 1 3.0 to 3.0" in text
+    assert "| PowerSGD of rank 1 | 3.0 to 3.0 |" in text
     assert "TopK" not in text
     assert "not run yet" in advice.on_processors(evidence())
 

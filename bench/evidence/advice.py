@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
+from bench.evidence.experiment_tables import NOT_RUN, table
 from bench.evidence.figures import OURS, Evidence
-from bench.evidence.goals import seeds_words
 from bench.evidence.losing import title
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.times import (
@@ -31,68 +32,72 @@ def ddp_enough_gbps(network: Network, topology: Topology) -> float:
 def fast_links(evidence: Evidence) -> str:
     enough = {n.title: ddp_enough_gbps(n, evidence.topologies["chain"]) for n in NETWORKS.values()}
     least, most = (pick(enough, key=lambda name: enough[name]) for pick in (min, max))
-    return (f"- **Fast links:** from {enough[least]:.0f} Gbps ({least}) to {enough[most]:.0f} "
-            f"({most}) on, plain DDP's step is all compute by formula. Use it there, and for "
-            "networks that compute longer for each weight.")  # fmt: skip
+    return (f"**Fast links: plain DDP.** From {enough[least]:.0f} Gbps ({least}) to "
+            f"{enough[most]:.0f} ({most}) on, its step is all compute by formula. A network that "
+            "computes longer for each weight needs less.")  # fmt: skip
 
 
 def ten_gbps(evidence: Evidence) -> str:
     """What halves bytes by hand against our row, where links are fast."""
     topology = evidence.topologies[BEYOND_RATES]
-    said = []
+    rows = []
     for workload in evidence.workloads():
         ratios = [evidence.ratio(workload, "ddp", method, list(NETWORKS), 0.0, BEYOND_RATES)
                   for method in ("fp16", OURS)]  # fmt: skip
         if None not in ratios:
-            said.append(f"{ratios[0]:.2f} x and {ratios[1]:.2f} x ({workload}'s steps)")
+            rows.append([workload, *(f"{ratio:.2f} x" for ratio in ratios)])
     gbps = topology.layout.own_mbps / 1e3
-    return (f"- **{gbps:g} Gbps in one cluster:** torch's fp16 hook needs no agents. At the target "
-            "it is by formula so many times as soon as DDP, and 7 levels at keep 0.5 so many: "
-            f"{'; '.join(said) or 'not run yet'}. What was measured there, where processors hold "
-            "our rows up, stands among [the losing cases](#losing-cases).")  # fmt: skip
+    return (f"**{gbps:g} Gbps in one cluster: torch's fp16 hook,** which needs no agents. Our rows "
+            "wait for processors there: what was measured stands among "
+            "[the losing cases](#losing-cases). By formula at the target, times as soon as "
+            f"DDP:\n\n{_table(['steps of', 'fp16 hook', title(OURS)], rows)}")  # fmt: skip
 
 
 def masks(evidence: Evidence) -> str:
-    said = []
+    rows = []
     for workload in evidence.workloads():
         for keep in ("0.5", "0.2"):
-            rows = f"exact-{keep}", f"levels7-{keep}"
-            seeds = evidence.paired(workload, *rows)
-            gaps = [evidence.gaps(workload, row, seeds) for row in rows]
+            pair = f"exact-{keep}", f"levels7-{keep}"
+            seeds = evidence.paired(workload, *pair)
+            gaps = [evidence.gaps(workload, row, seeds) for row in pair]
             if all(gaps):
-                said.append(f"{fmean(gaps[0]):.3f} of {fmean(gaps[1]):.3f} at keep {keep} "
-                            f"({workload}, {seeds_words(len(seeds))})")  # fmt: skip
-    return ("- **Masks or levels:** of what 7 levels lose to DDP on the test set the mask alone, "
-            "sent exactly, loses (points on images, nats on text) "
-            f"{'; '.join(said) or 'not run yet'}. Without a mask 7 levels "
-            "send about twice the bytes of keep 0.5.")  # fmt: skip
+                rows.append([workload, keep, *(f"{fmean(own):.3f}" for own in gaps),
+                             str(len(seeds))])  # fmt: skip
+    return ("**Masks or levels.** Without a mask 7 levels send about twice the bytes of keep 0.5. "
+            "What is lost to DDP on the test set (points on images, nats on text), by the mask "
+            "alone, sent exactly, and with 7 levels:\n\n"
+            + _table(["workload", "keep", "mask alone", "with 7 levels", "seeds"], rows)
+            )  # fmt: skip
 
 
 def unsynchronised(evidence: Evidence) -> str:
-    said = []
+    rows = []
     for workload in evidence.workloads():
         steps = []
-        for method in ("local30", "diloco30"):
-            if evidence.seeds(workload, method):
-                mean = evidence.mean_steps(workload, method)
-                took = (f"does not arrive{evidence.elsewhere_words(workload, method)}"
-                        if mean is None else f"takes {mean:.0f} steps")  # fmt: skip
-                steps.append(f"{title(method)} {took}")
-        if steps and (own := evidence.mean_steps(workload, OURS)):
-            said.append(f"{', '.join(steps)}, 7 levels at keep 0.5 {own:.0f} ({workload})")
+        for method in ("local30", "diloco30", OURS):
+            mean = evidence.mean_steps(workload, method)
+            steps.append(
+                NOT_RUN if not evidence.seeds(workload, method)
+                else f"does not arrive{evidence.elsewhere_words(workload, method)}" if mean is None
+                else f"{mean:.0f}"
+            )  # fmt: skip
+        if steps[:2] != [NOT_RUN] * 2:
+            rows.append([workload, *steps])
     where = NETWORKS["resnet18"], evidence.topologies["chain"], RATES_MBPS[0]
     ours = step_time(OURS, *where, 0.0).bytes_per_element
     flat = step_time("local30", *where, 0.0).bytes_per_element / ours
     sites = by_sites_time("local30", *where).bytes_per_element / ours
-    return ("- **Steps may be unsynchronised:** 30 own steps over a flat ring of fp32 send "
-            f"{flat:.1f} times what 7 levels at keep 0.5 send, site by site in bf16 {sites:.2f} "
-            f"times. To the target: {'; '.join(said) or 'not run yet'}. In DDP's steps there are "
-            "6 to 13 common ones, so longer runs may say more for it.")  # fmt: skip
+    return ("**Steps may be unsynchronised: local SGD, where a training bears it.** 30 own steps "
+            f"over a flat ring of fp32 send {flat:.1f} times what 7 levels at keep 0.5 send, site "
+            f"by site in bf16 {sites:.2f} times. DDP's steps hold 6 to 13 common ones here, so "
+            "longer runs may say more for it. Steps to the target:\n\n"
+            + _table(["workload", *map(title, ("local30", "diloco30", OURS))], rows)
+            )  # fmt: skip
 
 
 def on_processors(evidence: Evidence) -> str:
     """What was measured where nothing has an accelerator; both share the same processors."""
-    said = []
+    rows = []
     for method in ("powersgd1", "powersgd4", "topk0.01ef"):
         pairs = [
             [evidence.timed(network, row, RATES_MBPS[0]) for row in (method, OURS)]
@@ -100,12 +105,18 @@ def on_processors(evidence: Evidence) -> str:
         ]
         ratios = [peer["seconds"] / own["seconds"] for peer, own in pairs if peer and own]
         if ratios:
-            said.append(f"{title(method)} {min(ratios):.1f} to {max(ratios):.1f}")
-    return ("- **Gradients on processors, no accelerator:** compressing takes longer there. "
-            f"Measured at {RATES_MBPS[0]:g} Mbps on few processors, a step takes so many times "
-            f"one of 7 levels at keep 0.5: {', '.join(said) or 'not run yet'}.")  # fmt: skip
+            rows.append([title(method), f"{min(ratios):.1f} to {max(ratios):.1f}"])
+    return ("**Gradients on processors, no accelerator: levels.** Other compression takes longer "
+            f"there. Measured at {RATES_MBPS[0]:g} Mbps on few processors, a step takes so many "
+            "times one of 7 levels at keep 0.5:\n\n"
+            + _table(["method", "times, four networks"], rows)
+            )  # fmt: skip
 
 
-def lines(evidence: Evidence) -> str:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(heads, rows) if rows else NOT_RUN
+
+
+def sections(evidence: Evidence) -> str:
     parts = (fast_links, ten_gbps, masks, unsynchronised, on_processors)
-    return "\n".join(of(evidence) for of in parts)
+    return "\n\n".join(of(evidence) for of in parts)

@@ -435,7 +435,7 @@ def page(
 
 def when_page(evidence: Evidence) -> str:
     """docs/when-it-helps.md."""
-    said = advice.lines(evidence).replace("](#", "](results.md#")
+    said = advice.sections(evidence).replace("](#", "](results.md#")
     return WHEN.format(summary=summary.summary_table(evidence), advice=said)
 
 
