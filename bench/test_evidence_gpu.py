@@ -133,7 +133,9 @@ def pieces_of(
             assert calls < 100
     assert not list((folder / "out" / "runs").glob("*/*"))
     times = ("seconds", "cpu_seconds")
-    found = {path.name: json.loads(path.read_text()) for path in (folder / "results").glob("*/*")}
+    found = {
+        path.name: json.loads(path.read_text()) for path in (folder / "results").glob("*/*.json")
+    }
     return {name: {key: value for key, value in piece.items() if key not in times}
             for name, piece in found.items()}, calls  # fmt: skip
 

@@ -198,6 +198,8 @@ def test_what_is_there_is_not_run_again(
 class Nothing:
     """In place of a workload: nothing to pre-train."""
 
+    name = "nothing"
+
     def pretrained(self, say: Any) -> None: ...
 
 

@@ -156,8 +156,14 @@ class Starts(Stub):
     def make_model(self) -> nn.Module:
         return nn.Linear(1, 1)
 
+    adopted: dict[str, Tensor] | None = None
+
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
-        return {"weight": torch.full((1, 1), self.weight), "bias": torch.zeros(1)}
+        own = {"weight": torch.full((1, 1), self.weight), "bias": torch.zeros(1)}
+        return self.adopted or own
+
+    def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
+        self.adopted = state
 
     def score(self, model: nn.Module, test: bool) -> float:
         return 7.5
@@ -172,10 +178,27 @@ def test_rows_from_other_weights_than_the_others_are_refused(
     noted = steps.read_starts()
     assert noted["transformer"]["test"] == 7.5
     steps.check_start(workload)
+    (tmp_path / "transformer" / steps.WEIGHTS).unlink()
     workload.weight += 1e-6  # Of which no score tells.
+    workload.adopted = None
     words = (
         r"transformer is pre-trained to weights \w+ here, allowed: \w+, .* RESULTS=\.\./my-results"
     )
     with pytest.raises(ValueError, match=words):
         steps.run_workload(workload, ["fp16"], [1], tune=False)
     assert steps.read_starts() == noted
+
+
+def test_another_machine_begins_with_the_weights_that_lie_beside_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    steps.check_start(Starts())
+    other = Starts()
+    other.weight = 2.0
+    steps.check_start(other)
+    assert other.pretrained(print)["weight"].item() == 1.0
+    torch.save({"weight": torch.ones(1, 1), "bias": torch.ones(1)},
+               tmp_path / "transformer" / steps.WEIGHTS)  # fmt: skip
+    with pytest.raises(ValueError, match=r"start.pt holds weights \w+, allowed: those that start"):
+        steps.check_start(other)

@@ -43,7 +43,13 @@ from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, s
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
 from bench.evidence.simulator import Bucket, Coding, Pipes, simulate
 from bench.evidence.step_times_plan import TOPOLOGY, pin_of
-from bench.evidence.steps import read_pieces, read_targets, refuse_own_results, versions
+from bench.evidence.steps import (
+    adopt_start,
+    read_pieces,
+    read_targets,
+    refuse_own_results,
+    versions,
+)
 from bench.evidence.times import COSTS, PACKED_ABOVE_MBPS
 from bench.evidence.train import Run, crossing, flat
 from bench.evidence.tuning import FIRST_SEED, Piece, best_factors, split
@@ -341,6 +347,7 @@ def measure(names: Sequence[str], rows: Sequence[str], again: bool) -> None:
     there = set() if again else {(one["topology"], one["row"]) for one in read_runs()}
     pieces = pieces_of(rows)
     torch.set_num_threads(1)  # As report-steps: pre-training has other bits with more.
+    adopt_start(ByteTransformer())
     ByteTransformer().pretrained(print)  # Once, for all ranks.
     for row in rows:
         for name in names:

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ COMMITTED = ROOT / "bench" / "results" / "evidence"
 FOLDER = (ROOT / os.environ["RESULTS"]).resolve() if os.environ.get("RESULTS") else COMMITTED
 # Beside a workload's pieces: what is to be reached, and what pre-training made.
 TARGET, START = "target.json", "start.json"
+WEIGHTS = "start.pt"  # These themselves, of small networks: other machines begin with them, too.
+MOST_WEIGHT_BYTES = 8 << 20
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 # Of a piece, that those who read it need.
@@ -89,25 +91,48 @@ def read_starts() -> dict[str, Any]:
     return read_beside(START)
 
 
+def adopt_start(workload: Workload) -> None:
+    """The weights that lie beside its pieces, where they do. ValueError: they are not the noted."""
+    path = FOLDER / workload.name / WEIGHTS
+    if not path.exists():
+        return
+    state: dict[str, torch.Tensor] = torch.load(path, "cpu", weights_only=True)
+    noted = read_starts().get(workload.name, {"weights": "none"})
+    if (weights := _weights_of(state)) != noted["weights"]:
+        raise ValueError(f"{shown(path)} holds weights {weights}, allowed: those that {START} "
+                         f"notes, {noted['weights']}. Restore it, or remove it.")  # fmt: skip
+    workload.adopt(state, noted.get("cpu_seconds", 0.0))
+
+
+def _weights_of(state: Mapping[str, torch.Tensor]) -> str:
+    return digest_of(*(tensor.cpu().numpy().tobytes() for tensor in state.values()))
+
+
 def check_start(workload: Workload) -> None:
     """ValueError: what it has begun from is not what this machine pre-trains to.
 
     The first time that is noted: libraries add up in another order on other processors and GPUs.
+    So small networks' weights are kept beside it, and taken from there.
     """
+    adopt_start(workload)
     state = workload.pretrained(print)
-    weights = digest_of(*(tensor.cpu().numpy().tobytes() for tensor in state.values()))
-    starts = read_starts()
-    if workload.name in starts:
-        noted = starts[workload.name]
-        if weights != noted["weights"]:
-            raise ValueError(
-                f"{workload.name} is pre-trained to weights {weights} here, allowed: "
-                f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
-                "are pairs only from the same weights. Run them on such a machine. Or begin "
-                "results of your own, with their own target: RESULTS=../my-results before this "
-                "command, and before what reads them, such as make report."
-            )
-        return
+    weights = _weights_of(state)
+    starts, kept = read_starts(), FOLDER / workload.name / WEIGHTS
+    if workload.name not in starts:
+        note_beside(workload, START, _note_of(workload, state, weights))
+    elif weights != (noted := starts[workload.name])["weights"]:
+        raise ValueError(
+            f"{workload.name} is pre-trained to weights {weights} here, allowed: "
+            f"{noted['weights']}, which its rows began from on {noted['machine']}: seeds "
+            "are pairs only from the same weights. Run them on such a machine. Or begin "
+            "results of your own, with their own target: RESULTS=../my-results before this "
+            "command, and before what reads them, such as make report."
+        )
+    if not kept.exists() and sum(one.nbytes for one in state.values()) <= MOST_WEIGHT_BYTES:
+        keep_state(kept, state)
+
+
+def _note_of(workload: Workload, state: dict[str, torch.Tensor], weights: str) -> dict[str, Any]:
     model = workload.make_model()
     model.load_state_dict(state)
     model.to(workload.place.device)
@@ -119,7 +144,7 @@ def check_start(workload: Workload) -> None:
     }
     if isinstance(workload, Vision):
         note["cpu_seconds"] = round(workload.pretraining_seconds(), 1)
-    note_beside(workload, START, note)
+    return note
 
 
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:

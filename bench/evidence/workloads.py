@@ -77,6 +77,10 @@ class Workload(ABC):
         """The state that every run begins with."""
 
     @abstractmethod
+    def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
+        """Runs begin with it from now on, as if it had been pre-trained here in that time."""
+
+    @abstractmethod
     def batches(self, seed: int, workers: int) -> Callable[[int], list[tuple[Tensor, Tensor]]]:
         """Of a step's number: a micro-batch for each worker, the same for every method."""
 
@@ -197,6 +201,10 @@ class Vision(Workload):
             state = self._pretrain(path, state, say)
         weights: dict[str, Tensor] = state["model"]
         return weights
+
+    def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
+        kept = {"model": state, "epoch": len(self.EPOCH_SIZES), "cpu_seconds": cpu_seconds}
+        keep_state(self.pretrain_path(), kept)
 
     def pretraining_seconds(self) -> float:
         """Of a processor; once it is done."""
@@ -401,9 +409,14 @@ class ByteTransformer(Workload):
         files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
         return b"".join(file.read_bytes() for file in files)[: self.LIBRARY_BYTES]
 
+    def pretrain_path(self) -> Path:
+        return OUT / f"{self.name}-{digest_of(self._library(), torch.__version__.encode())}.pt"
+
+    def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
+        keep_state(self.pretrain_path(), state)
+
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
-        source = self._library()
-        path = OUT / f"{self.name}-{digest_of(source, torch.__version__.encode())}.pt"
+        source, path = self._library(), self.pretrain_path()
         if path.exists():
             state: dict[str, Tensor] = torch.load(path, weights_only=True)
             return state
