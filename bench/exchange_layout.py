@@ -15,6 +15,7 @@ from bench.testbed import Link
 
 PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
 LEAST_MBPS, MOST_MBPS = 0.1, 10_000.0  # Of RATE.
+MOST_SITES, MOST_TRAINERS = 26, 64
 MOST_STEPS = 20  # Of a round, if it says nothing of them.
 # What the codec takes for a Gaussian element (`make bench-kernels`: bits7, bits15).
 LEVELS_BITS = {7: 2.346, 15: 3.400}
@@ -120,8 +121,9 @@ def parse_layout(sites: str, links: str, nodes: str) -> Layout:
     if re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})+", sites) is None:
         raise ValueError(f"SITES = '{sites}', allowed: trainers of two or more sites, as 3,2,3")
     counts = tuple(int(count) for count in sites.split(","))
-    if min(counts) < 1 or sum(counts) > 64 or len(counts) > 26:
-        raise ValueError(f"SITES = '{sites}', allowed: 2 to 26 sites, 1 to 64 trainers")
+    if min(counts) < 1 or sum(counts) > MOST_TRAINERS or len(counts) > MOST_SITES:
+        raise ValueError(f"SITES = '{sites}', allowed: 2 to {MOST_SITES} sites, "
+                         f"1 to {MOST_TRAINERS} trainers")  # fmt: skip
     links = links or ",".join(f"{site}-{site + 1}" for site in range(len(counts) - 1))
     if re.fullmatch(r"[0-9]{1,3}-[0-9]{1,3}(,[0-9]{1,3}-[0-9]{1,3})*", links) is None:
         raise ValueError(f"LINKS = '{links}', allowed: pairs of sites, as 0-1,1-2")
@@ -182,6 +184,7 @@ def ring_crossings(layout: Layout) -> int:
 def most_behind_a_link(layout: Layout) -> int:
     """Ranks whose data one direction of a link carries where all sites get those of all, each
     once. REQUIRES: no core, which hands nothing on."""
+    assert not layout.core, layout
     behind = [
         sum(ranks for ranks, there in zip(layout.sites, inside, strict=True) if there)
         for inside in _sides(layout)

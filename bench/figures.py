@@ -80,7 +80,7 @@ def write(root: Path, results: Results) -> None:
             path.write_text(filled)
             print(f"written: {path.relative_to(root)}")
     if root == ROOT:
-        report.write_pages(report.read_evidence())
+        report.write_pages(report.read_all())
     if (source := plot_source(root, results)) is not None:
         (root / PLOT).parent.mkdir(exist_ok=True)
         shutil.copy(source, root / PLOT)

@@ -202,3 +202,26 @@ def test_another_machine_begins_with_the_weights_that_lie_beside_the_pieces(
                tmp_path / "transformer" / steps.WEIGHTS)  # fmt: skip
     with pytest.raises(ValueError, match=r"start.pt holds weights \w+, allowed: those that start"):
         steps.check_start(other)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text"])
+def test_damaged_weights_beside_the_pieces_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    steps.check_start(Starts())
+    (tmp_path / "transformer" / steps.WEIGHTS).write_bytes(content)
+    with pytest.raises(ValueError, match=r"transformer/start\.pt is damaged"):
+        steps.check_start(Starts())
+
+
+def test_a_damaged_piece_of_ddp_fixes_no_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    path = steps.piece_path("transformer", "ddp", 1)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"curve": []}')
+    with pytest.raises(ValueError, match=r"ddp-1\.json: field 'workload' is missing"):
+        steps.fix_target(Starts(), [1])
+    assert not steps.read_targets()

@@ -19,12 +19,19 @@ from typing import Any
 
 import yaml
 
-from bench.exchange_layout import Layout, is_tree, ring_crossings
+from bench.exchange_layout import (
+    LEAST_MBPS,
+    MOST_MBPS,
+    MOST_SITES,
+    MOST_TRAINERS,
+    Layout,
+    is_tree,
+    ring_crossings,
+)
 
 FOLDER = Path(__file__).resolve().parent / "evidence" / "topologies"
 FIELDS = ("title", "sites", "core", "links", "rate_mbps")
-MOST_SITES, MOST_RANKS = 26, 64
-LEAST_SHARE, RATES_MBPS = 0.01, (1.0, 100_000.0)
+LEAST_SHARE = 0.01  # Of slow_direction.
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,9 @@ def _parse(name: str, content: Any) -> Topology:
     sites = raw["sites"]
     if not isinstance(sites, list) or not 2 <= len(sites) <= MOST_SITES:
         raise ValueError(f"sites = {str(sites)[:40]}, allowed: a list of 2 to {MOST_SITES}")
-    ranks = tuple(_whole("one of sites", n, 1, MOST_RANKS) for n in sites)
+    ranks = tuple(_whole("one of sites", n, 1, MOST_TRAINERS) for n in sites)
+    if sum(ranks) > MOST_TRAINERS:
+        raise ValueError(f"sites = {str(sites)[:40]}, allowed: {MOST_TRAINERS} trainers in all")
     core = raw.get("core", False)
     if not isinstance(core, bool):
         raise ValueError(f"core = {str(core)[:40]}, allowed: true, false")
@@ -107,7 +116,7 @@ def _parse(name: str, content: Any) -> Topology:
     if links and not is_tree(len(sites), links):
         raise ValueError(f"links = {links}, allowed: one tree of all sites")
     rate = raw.get("rate_mbps")
-    own_mbps = 0.0 if rate is None else _number("rate_mbps", rate, *RATES_MBPS)
+    own_mbps = 0.0 if rate is None else _number("rate_mbps", rate, LEAST_MBPS, MOST_MBPS)
     return Topology(name, str(raw["title"]),
                     Layout(ranks, star_links(len(sites)) if core else tuple(links),
                            (1,) * len(sites), core, tuple(shares), own_mbps))  # fmt: skip

@@ -5,13 +5,12 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/fd.h"
 #include "base/safe_folders.h"
 #include "base/status_macros.h"
 #include "base/tls/certificate_facts.h"
@@ -50,26 +49,12 @@ absl::Status CheckGuarded(const std::string& name, const std::string& file,
   return Refuse(name, file, absl::StrCat("is not safe: ", why));
 }
 
-// A file as it is now, whatever takes its name meanwhile.
-class HeldFile {
- public:
-  explicit HeldFile(const std::string& path)
-      : path_(path), fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~HeldFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  HeldFile(const HeldFile&) = delete;
-  HeldFile& operator=(const HeldFile&) = delete;
-
-  // For whoever takes names only. Not held: the path itself, for his error.
-  std::string name() const {
-    return fd_ < 0 ? path_ : absl::StrCat("/proc/self/fd/", fd_);
-  }
-
- private:
-  const std::string path_;
-  const int fd_;
-};
+// A file as it is now, whatever takes its name meanwhile. Not valid: for
+// whoever opens it by its path to say why.
+Fd Held(const std::string& file) {
+  // A pipe's writer is not waited for.
+  return Fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
 
 absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
                              const TlsNames& names, const std::string& read) {
@@ -170,12 +155,14 @@ absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
                      /*callback=*/nullptr);
   // Where one file has both, it is replaced as a whole (JobCertificates), at
   // any time: also between these two.
-  std::optional<HeldFile> both;
-  if (files.cert == files.key) both.emplace(files.cert);
+  Fd both;
+  if (files.cert == files.key) both = Held(files.cert);
+  const std::string held =
+      both.valid() ? absl::StrCat("/proc/self/fd/", both.get()) : "";
   RETURN_IF_ERROR(LoadCertificate(context.get(), files, names,
-                                  both ? both->name() : files.cert));
+                                  held.empty() ? files.cert : held));
   RETURN_IF_ERROR(
-      LoadKey(context.get(), files, names, both ? both->name() : files.key));
+      LoadKey(context.get(), files, names, held.empty() ? files.key : held));
   RETURN_IF_ERROR(LoadCa(context.get(), files, names));
   RETURN_IF_ERROR(CheckOwnCertificate(context.get(), files, names));
   return context;

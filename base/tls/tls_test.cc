@@ -65,6 +65,15 @@ TEST_F(TlsFilesTest, FilesThatCannotBeReadAreNamed) {
   ExpectRefused({all.cert, all.key, text}, "holds no PEM certificate");
 }
 
+TEST_F(TlsFilesTest, PipeIsRefusedAndNobodyWaitsForItsWriter) {
+  const TlsFiles all = ca_.Issue("a", kUri);
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectRefused({pipe, pipe, all.ca}, "--tls-cert: " + pipe + " is not a file");
+  ExpectRefused({pipe, all.key, all.ca}, pipe + " is not a file");
+  ExpectRefused({all.cert, pipe, all.ca}, pipe + " is not a file");
+}
+
 TEST_F(TlsFilesTest, AnotherCertificatesKeyIsRefused) {
   const TlsFiles a = ca_.Issue("a", kUri), b = ca_.Issue("b", kUri);
   ExpectRefused(

@@ -53,6 +53,9 @@ SHOWN = ("ddp", "fp16", "paper", "powersgd1", "powersgd4", "dgc_cold", "topk0.01
          "levels7", "exact-0.5", "levels7-0.5", "levels7-0.2")  # fmt: skip
 
 
+Page = tuple[Evidence, Experiments, tables.AtScale]  # All that docs/results.md shows.
+
+
 def read_experiments() -> Experiments:
     """With the transformer's rows at its own rate, which is the experiments'."""
     found = [read_json(path) for path in sorted(PIECES.glob("transformer/*.json"))]
@@ -85,6 +88,11 @@ def read_evidence() -> Evidence:
 def read_at_scale() -> tables.AtScale:
     return tables.AtScale(scale.read_testbed(), scale.read_speeds(), scale.read_scale(),
                           read_many(), read_blocks(), read_runs())  # fmt: skip
+
+
+def read_all() -> Page:
+    """ValueError: a file is missing or damaged; names it."""
+    return read_evidence(), read_experiments(), read_at_scale()
 
 
 def quick(evidence: Evidence) -> int:
@@ -199,8 +207,9 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def write_pages(evidence: Evidence) -> None:
-    pages = {"results.md": page(evidence), "when-it-helps.md": tables.when_page(evidence)}
+def write_pages(found: Page) -> None:
+    evidence = found[0]
+    pages = {"results.md": page(*found), "when-it-helps.md": tables.when_page(evidence)}
     for name, text in pages.items():
         if FOLDER != COMMITTED:
             title, rest = text.split("\n", 1)
@@ -211,9 +220,9 @@ def write_pages(evidence: Evidence) -> None:
         print(f"written: {shown(DOCS / name)}")
 
 
-def page(evidence: Evidence) -> str:
+def page(evidence: Evidence, experiments: Experiments, at_scale: tables.AtScale) -> str:
     titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()} | ON_GPU
-    return tables.page(evidence, titles, read_experiments(), read_at_scale())
+    return tables.page(evidence, titles, experiments, at_scale)
 
 
 def main(argv: list[str]) -> int:
@@ -227,7 +236,7 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        evidence = read_evidence()
+        evidence, experiments, at_scale = read_all()
     except ValueError as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
@@ -239,10 +248,10 @@ def main(argv: list[str]) -> int:
     (DOCS / "images").mkdir(parents=True, exist_ok=True)
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
-    plot_amounts(Pieces(read_experiments()), DOCS / "images" / "results-amounts.png")
-    if simulated := read_at_scale().simulated:
-        plot_scale(simulated, DOCS / "images" / "results-scale.png")
-    write_pages(evidence)
+    plot_amounts(Pieces(experiments), DOCS / "images" / "results-amounts.png")
+    if at_scale.simulated:
+        plot_scale(at_scale.simulated, DOCS / "images" / "results-scale.png")
+    write_pages((evidence, experiments, at_scale))
     print(tables.last_line(evidence))
     return status
 

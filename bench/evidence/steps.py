@@ -96,7 +96,11 @@ def adopt_start(workload: Workload) -> None:
     path = FOLDER / workload.name / WEIGHTS
     if not path.exists():
         return
-    state: dict[str, torch.Tensor] = torch.load(path, "cpu", weights_only=True)
+    try:
+        state: dict[str, torch.Tensor] = torch.load(path, "cpu", weights_only=True)
+    except Exception as error:  # Whatever its bytes make the unpickler do.
+        raise ValueError(f"{shown(path)} is damaged ({str(error)[:80]}), allowed: the weights that "
+                         f"{START} notes. Restore it, or remove it.") from error  # fmt: skip
     noted = read_starts().get(workload.name, {"weights": "none"})
     if (weights := _weights_of(state)) != noted["weights"]:
         raise ValueError(f"{shown(path)} holds weights {weights}, allowed: those that {START} "
@@ -150,13 +154,14 @@ def _note_of(workload: Workload, state: dict[str, torch.Tensor], weights: str) -
 def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[str, Any]]:
     """Of all methods, seeds and factors of the rate; a target lies beside them.
 
-    ValueError: a file is no piece, or that of another name; names it.
+    ValueError: as read_piece().
     """
     paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
-    return [_piece_in(path) for path in paths]
+    return [read_piece(path) for path in paths]
 
 
-def _piece_in(path: Path) -> dict[str, Any]:
+def read_piece(path: Path) -> dict[str, Any]:
+    """ValueError: the file is no piece, or that of another name; names it."""
     piece = read_json(path)
     missing = [name for name in FIELDS if not isinstance(piece, dict) or name not in piece]
     if missing:
@@ -182,7 +187,7 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
             if not path.exists():
                 raise ValueError(f"{shown(path)} is missing; allowed: a target from "
                                  f"all of DDP's seeds. Run --methods=ddp first.")  # fmt: skip
-            finals[seed] = read_json(path)["curve"][-1][1]
+            finals[seed] = read_piece(path)["curve"][-1][1]
         mean = sum(finals.values()) / len(finals)
         targets[workload.name] = {
             "target": mean - workload.target_below,

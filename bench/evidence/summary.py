@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from bench.evidence.experiment_tables import NOT_RUN, table
-from bench.evidence.figures import VISION, Evidence
+from bench.evidence.figures import VISION, Evidence, Seconds
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
@@ -17,8 +17,9 @@ SHOWN = ("ddp", "fp16", "hier_bf16", "topk0.1", "topk0.01ef", "dgc", "dgc_cold",
 
 def _as_soon(evidence: Evidence, row: str) -> str:
     """As DDP, by measured seconds; by formula where none were."""
-    for seconds, words in (("ready", ""), ("formula", ", by formula")):
-        ratio = evidence.vision_ratio("ddp", row, seconds=seconds)  # type: ignore[arg-type]
+    ways: tuple[tuple[Seconds, str], ...] = (("ready", ""), ("formula", ", by formula"))
+    for seconds, words in ways:
+        ratio = evidence.vision_ratio("ddp", row, seconds=seconds)
         if ratio is not None:
             return f"{ratio:.1f} x{words}{evidence.partly_words('ddp', row)}"
     late = evidence.not_arrived(row)

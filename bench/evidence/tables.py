@@ -436,7 +436,8 @@ def page(
 def when_page(evidence: Evidence) -> str:
     """docs/when-it-helps.md."""
     said = advice.sections(evidence).replace("](#", "](results.md#")
-    return WHEN.format(summary=summary.summary_table(evidence), advice=said)
+    return WHEN.format(summary=summary.summary_table(evidence), advice=said,
+                       sooner=losing.sooner_words(evidence))  # fmt: skip
 
 
 def last_line(evidence: Evidence) -> str:

@@ -405,18 +405,19 @@ class ByteTransformer(Workload):
         with torch.inference_mode():
             return -float(self.loss(model, *self._sample(text, count, generator)))
 
+    @functools.cached_property
     def _library(self) -> bytes:
         files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
         return b"".join(file.read_bytes() for file in files)[: self.LIBRARY_BYTES]
 
     def pretrain_path(self) -> Path:
-        return OUT / f"{self.name}-{digest_of(self._library(), torch.__version__.encode())}.pt"
+        return OUT / f"{self.name}-{digest_of(self._library, torch.__version__.encode())}.pt"
 
     def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
         keep_state(self.pretrain_path(), state)
 
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
-        source, path = self._library(), self.pretrain_path()
+        source, path = self._library, self.pretrain_path()
         if path.exists():
             state: dict[str, Tensor] = torch.load(path, weights_only=True)
             return state

@@ -76,6 +76,21 @@ def test_the_advice_names_what_fits_the_links(job: Job, begin: str) -> None:
     assert advice(job, candidates(job, FAST_CORE)).startswith(begin)
 
 
+@pytest.mark.parametrize("rate_mbps", [100, 5])
+def test_peers_that_send_less_are_named_with_what_they_need(rate_mbps: float) -> None:
+    job = Job(RESNET18, (3, 2, 3), rate_mbps, 0.02, 0.5)
+    said = advice(job, candidates(job, FAST_CORE))
+    assert "; under SGD, DGC, density 0.001, would be " in said
+    assert said.endswith("where PowerSGD is sooner, is in docs/when-it-helps.md")
+
+
+def test_dgc_is_not_named_where_it_is_not_sooner() -> None:
+    job = Job(RESNET18, (3, 2, 3), 100, 0.5, 0.5)
+    said = advice(job, candidates(job, FAST_CORE))
+    assert said.startswith("use PacTrain")
+    assert "DGC" not in said
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [

@@ -141,14 +141,23 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
             f"step as plain DDP; PacTrain would be {over_hand:.2f} times as fast as "
             "that"
         )
+    over_dgc = best.step_seconds / dgc.step_seconds
+    sparse = (
+        f"; under SGD, {dgc.name}, would be {over_dgc:.1f} times as fast as that"
+        if over_dgc > WORTH
+        else ""
+    )
+    accuracy = (
+        f"{sparse}; how many steps each takes to the same accuracy, and where PowerSGD "
+        "is sooner, is in docs/when-it-helps.md"
+    )
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
     if late and job.compute_seconds and local.step_seconds < best.step_seconds:
         return (
-            "use local SGD if your training bears it (docs/when-it-helps.md says which "
-            "did), "
-            f"else {best.name}: the best synchronous step still takes "
+            f"use local SGD if your training bears it, else {best.name}: the best "
+            "synchronous step still takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
-            f"{LOCAL_STEPS} own steps send less"
+            f"{LOCAL_STEPS} own steps send less{accuracy}"
         )
     unknown = (
         ""
@@ -156,16 +165,9 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         else " (without --compute-ms, a step's compute; the longer that is, the less "
         "there is to gain)"
     )
-    over_dgc = best.step_seconds / dgc.step_seconds
-    sparse = (
-        f"; under SGD, {dgc.name}, would be {over_dgc:.1f} times as fast as that"
-        if over_dgc > WORTH
-        else ""
-    )
     return (
         f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
-        f"{sparse}; how many steps each takes to the same accuracy, and where PowerSGD "
-        "is sooner, is in docs/when-it-helps.md"
+        f"{accuracy}"
     )
 
 
