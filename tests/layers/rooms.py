@@ -21,7 +21,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base", "base/tls"}),
     # The same for OpenSSL and for gRPC.
-    "base/tls": frozenset({"base", "base/safe_folders"}),
+    "base/tls": frozenset({"base", "base/fd", "base/safe_folders"}),
     "base/rpc": frozenset({"base", "base/tls"}),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
