@@ -178,6 +178,14 @@ def test_dgc_that_sends_all_is_nesterovs_momentum(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(update, 1.9 * rows.mean(0))
 
 
+@pytest.mark.parametrize(("density", "bytes_per_element"), [(0.25, 7.0), (0.001, 0.056)])
+def test_dgc_sends_all_where_that_is_less_than_indices_and_values(
+    density: float, bytes_per_element: float
+) -> None:
+    sent = Dgc.bytes(round(density * 1_000_000), 1_000_000)
+    assert sent / 1_000_000 == pytest.approx(bytes_per_element)
+
+
 def test_dgc_keeps_momentum_of_what_waits_and_clips_each_worker() -> None:
     setup = Setup([(1000,)], 1, momentum=0.5, steps=1)
     method = Dgc(setup)

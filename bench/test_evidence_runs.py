@@ -27,7 +27,8 @@ def found(topology: str, row: str = ROW, steps: int | None = 100, seconds: float
         "simulated": 1.0, "predicted": 1.0, "formula": 0.9,
         "compute_seconds": 0.25, "link_mbps": [[1.0, 1.0]],
         "seconds_of_steps": [seconds] * 120, "late_share": 0.01, "processors_busy": 0.5,
-        "machine": "this", "commit": "abc",
+        "machine": "this", "commit": "abc", "seed": 1, "rate_factor": 1.0, "wall_seconds": 9.0,
+        "curve": [[10, -2.5]],
     }  # fmt: skip
 
 

@@ -132,9 +132,9 @@ def test_seeds_are_run_at_the_rate_that_the_page_takes(
     ("name", "text", "said"),
     [
         ("fp16-1", "", "fp16-1.json is no JSON"),
-        ("fp16-1", "[]", "field 'workload' is missing"),
+        ("fp16-1", "[]", "fp16-1.json: '\\[\\]', allowed: an object"),
         ("fp16-1", {"seed": 2}, "fp16-1.json holds the piece of .*fp16-2.json"),
-        ("fp16-1", {"rate_factor": -1.0}, "holds the piece of .*fp16@-1-1.json"),
+        ("fp16-1", {"rate_factor": 4.0}, "holds the piece of .*fp16@4-1.json"),
         ("fp17-1", {"method": "fp17"}, "method 'fp17', allowed: ddp"),
     ],
 )

@@ -15,6 +15,7 @@ from bench.topologies import read_topology
         ("{title: x, sites: [3, 2, 1], links: [{between: [0, 1]}]}", "one tree"),
         ("{title: x, sites: [3, 2], links: [{between: [0, 1], slow_direction: 2}]}", "slow_dir"),
         ("{title: x, sites: [3]}", "sites = "),
+        ("{title: x, sites: [3, 2], links: 5}", "links = 5, allowed: a list"),
         ("{title: x, sites: [3, 2]}", "core = False and 0 links"),
         ("{title: x, sites: [3, 2], core: true, rate: 3}", "field 'rate'"),
         ("{title: x, sites: [3, 2], links: [{between: [0, 1], slow: 0.2}]}", "link 0 has field"),

@@ -101,7 +101,10 @@ def _parse(name: str, content: Any) -> Topology:
     if not isinstance(core, bool):
         raise ValueError(f"core = {str(core)[:40]}, allowed: true, false")
     links, shares = [], []
-    for number, link in enumerate(raw.get("links") or []):
+    listed = raw.get("links") or []
+    if not isinstance(listed, list):
+        raise ValueError(f"links = {str(listed)[:40]}, allowed: a list of links")
+    for number, link in enumerate(listed):
         own = f"link {number}"
         _fields(own, link, ("between", "slow_direction"), ("between",))
         ends = link["between"]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import pactrain
 from bench.evidence import chosen, read_json
+from bench.evidence.checked import SHARE, check
 from bench.evidence.steps import FOLDER
 from bench.evidence.workloads import WORKLOADS
 from pactrain.masks import registry
@@ -59,7 +60,11 @@ def measure(name: str) -> dict[str, float]:
 
 
 def read_blocks() -> dict[str, dict[str, float]]:
-    return dict(read_json(RESULT)) if RESULT.exists() else {}
+    if not RESULT.exists():
+        return {}
+    fields = {f"{keep:g}": SHARE for keep in KEEPS}
+    found = check(RESULT, read_json(RESULT), {})
+    return {name: check(RESULT, shares, fields, f"{name}:") for name, shares in found.items()}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -224,6 +224,14 @@ class Evidence:
             if (workload, "ddp", seed) in self.pieces and (workload, method, seed) in self.pieces
         ]
 
+    def gaps_at_one(self, workload: str, method: str) -> dict[int, float]:
+        """gaps() by seed, where both go at the workload's own rate: best ones differ in that."""
+        tests = {(p["method"], p["seed"]): p["test"] for p in (*self.pieces.values(), *self.others)
+                 if p["workload"] == workload and p["rate_factor"] == 1.0
+                 and p["test"] is not None}  # fmt: skip
+        return {seed: tests["ddp", seed] - test for (own, seed), test in sorted(tests.items())
+                if own == method and ("ddp", seed) in tests}  # fmt: skip
+
     def vision_gap(self, method: str) -> dict[str, float | None]:
         """The workloads' mean, and the largest of their bounds: networks lose unequally."""
         found = [gaps for workload in VISION if (gaps := self.gaps(workload, method))]
@@ -353,6 +361,8 @@ def headline(evidence: Evidence) -> dict[str, Any]:
         "gap_keep0.5": evidence.vision_gap("levels7-0.5"),
         "gap_keep0.2": evidence.vision_gap("levels7-0.2"),
         "seeds": seeds,
+        # Null above means then that not all was run; else a side was not reached.
+        "vision_not_run": [w for w in VISION if not evidence.seeds(w, OURS)],
         "not_reached": [list(key) for key in evidence.not_reached()],
     }
 

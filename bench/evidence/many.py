@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import pactrain
 from bench.evidence import read_json
+from bench.evidence.checked import COUNT, NUMBER, POSITIVE, SHARE, TEXT, check_each
 from bench.evidence.jobs import training
 from bench.evidence.workloads import ROOT, ByteTransformer
 from bench.exchange_layout import Layout
@@ -32,6 +33,9 @@ from bench.topologies import star_links
 from pactrain.masks import registry
 
 RESULT = ROOT / "bench" / "results" / "evidence" / "many.json"
+FIELDS = {"workers": COUNT, "sites": COUNT, "start": NUMBER, "loss": NUMBER, "seconds": POSITIVE,
+          "mode": TEXT, "kept": SHARE, "exact_loss": NUMBER, "steps": COUNT,
+          "machine": TEXT}  # fmt: skip
 PER_SITE, RATE_MBPS = 4, 100.0
 STEPS, WARM_UP, SEED, AMOUNT = 100, 10, 1, 0.5
 PIN = "TERNARY 7"
@@ -149,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_many() -> list[dict[str, Any]]:
-    return list(read_json(RESULT)) if RESULT.exists() else []
+    return check_each(RESULT, read_json(RESULT), FIELDS, "run") if RESULT.exists() else []
 
 
 if __name__ == "__main__":

@@ -165,7 +165,12 @@ class Dgc(Method):
         sent = torch.zeros_like(gradients).scatter_(1, indices, self._left.gather(1, indices))
         self._left.scatter_(1, indices, 0.0)
         self._momentum.scatter_(1, indices, 0.0)
-        return sent.mean(0), all_gather_bytes(LAYOUT, 8 * count)
+        return sent.mean(0), self.bytes(count, gradients.shape[1])
+
+    @staticmethod
+    def bytes(count: int, elements: int) -> float:
+        """Sparse, or dense where that is less, as in the first steps of a warm-up."""
+        return min(all_gather_bytes(LAYOUT, 8 * count), all_reduce_bytes(LAYOUT, 4 * elements))
 
 
 class PowerSgd(Method):

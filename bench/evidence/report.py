@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.evidence import read_json, scale, step_times, tables, tuning
 from bench.evidence.blocks import read_blocks
+from bench.evidence.checked import check
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
@@ -32,6 +33,7 @@ from bench.evidence.step_times_plan import TOPOLOGY
 from bench.evidence.steps import (
     COMMITTED,
     FOLDER,
+    PIECE,
     TARGET,
     read_pieces,
     read_starts,
@@ -58,7 +60,8 @@ Page = tuple[Evidence, Experiments, tables.AtScale]  # All that docs/results.md 
 
 def read_experiments() -> Experiments:
     """With the transformer's rows at its own rate, which is the experiments'."""
-    found = [read_json(path) for path in sorted(PIECES.glob("transformer/*.json"))]
+    found = [check(shown(path), read_json(path), PIECE)
+             for path in sorted(PIECES.glob("transformer/*.json"))]  # fmt: skip
     rows = (p for p in read_pieces([ByteTransformer.name]) if p["rate_factor"] == 1.0)
     return {(piece["method"], piece["seed"]): piece for piece in (*found, *rows)}
 

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 import pactrain
 from bench.evidence import chosen, job_twin, read_json
+from bench.evidence.checked import AMOUNT, COUNT, CURVE, LIST, POSITIVE, TEXT, check_each
 from bench.evidence.jobs import training
 from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, summary
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
@@ -63,6 +64,11 @@ from bench.testbed import TestbedError, shaped_counters, why_no_namespaces
 from bench.topologies import Topology, topologies
 
 RESULT = ROOT / "bench" / "results" / "evidence" / "runs.json"
+FIELDS = {"topology": TEXT, "row": TEXT, "seed": COUNT, "rate_factor": POSITIVE, "link_mbps": LIST,
+          "compute_seconds": AMOUNT, "committed_steps": COUNT, "formula": POSITIVE,
+          "simulated": POSITIVE, "curve": CURVE, "seconds_of_steps": LIST, "late_share": AMOUNT,
+          "wall_seconds": POSITIVE, "processors_busy": AMOUNT, "machine": TEXT, "commit": TEXT,
+          "predicted": POSITIVE}  # fmt: skip
 OUT = ROOT / "out" / "report-runs.json"
 # By row, Mbps of the slowest direction: a step then waits for links longer than it computes.
 RATES_MBPS = {"levels7-0.5": 1.0, "ddp": 10.0}
@@ -309,7 +315,7 @@ def run(topology: Topology, row: str, piece: Piece) -> dict[str, Any]:
 
 
 def read_runs() -> list[dict[str, Any]]:
-    return list(read_json(RESULT)) if RESULT.exists() else []
+    return check_each(RESULT, read_json(RESULT), FIELDS, "run") if RESULT.exists() else []
 
 
 def record(found: Found) -> None:

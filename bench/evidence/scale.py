@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.evidence import chosen, read_json, simulator
+from bench.evidence.checked import COUNT, POSITIVE, TEXT, check_each
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, link_bytes, step_time
@@ -34,6 +35,8 @@ from bench.topologies import Topology, star_links
 ROOT = Path(__file__).resolve().parents[2]
 TESTBED = ROOT / "bench" / "results" / "testbed"
 SCALE = ROOT / "bench" / "results" / "evidence" / "scale.json"
+SIMULATED = {"shape": TEXT, "sites": COUNT, "workers": COUNT, "row": TEXT, "formula": POSITIVE,
+             "simulated": POSITIVE}  # fmt: skip
 KERNELS = ROOT / "bench" / "results" / "kernels.json"
 
 # --- Against the testbed -----------------------------------------------------------------
@@ -219,7 +222,11 @@ def scale(speeds: Speeds) -> list[dict[str, Any]]:
 
 
 def read_scale() -> list[dict[str, Any]]:
-    return list(read_json(SCALE)["rows"]) if SCALE.exists() else []
+    if not SCALE.exists():
+        return []
+    found = read_json(SCALE)
+    rows = found.get("rows") if isinstance(found, dict) else found
+    return check_each(SCALE, rows, SIMULATED, "rows")
 
 
 def main(argv: Sequence[str]) -> int:

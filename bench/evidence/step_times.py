@@ -34,6 +34,7 @@ from typing import Any
 from bench import agent_memory
 from bench.cluster import ROOT, certificates, start_cluster
 from bench.evidence import chosen, read_json
+from bench.evidence.checked import AMOUNT, COUNT, LIST, POSITIVE, TEXT, check, check_each
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     OURS,
@@ -60,6 +61,10 @@ from bench.topologies import Topology, topologies
 
 FOLDER = ROOT / "bench" / "results" / "evidence" / "times"
 READY_FOLDER = FOLDER.parent / "times-ready"
+# Of a row that was timed.
+TIMED = {"row": TEXT, "rate_mbps": POSITIVE, "seconds": POSITIVE, "steps": LIST, "link_bytes": LIST,
+         "cpu_seconds": AMOUNT, "machine_cpu_seconds": AMOUNT, "processors": COUNT,
+         "commit": TEXT, "machine": TEXT}  # fmt: skip
 JOB = "times"
 # For what a row that says nothing meanwhile does on few processors: making masks, warming up.
 SILENT_SECONDS_PER_ELEMENT = 6e-6
@@ -75,7 +80,11 @@ def path_of(network: str, topology: str = TOPOLOGY, folder: Path = FOLDER) -> Pa
 def read_times(topology: str = TOPOLOGY, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """What was measured there, by network, in the order of NETWORKS."""
     paths = {name: path_of(name, topology, folder) for name in NETWORKS}
-    return {name: read_json(path) for name, path in paths.items() if path.exists()}
+    found = {name: check(path, read_json(path), {"wall_seconds": AMOUNT})
+             for name, path in paths.items() if path.exists()}  # fmt: skip
+    for name, content in found.items():
+        check_each(paths[name], content.get("rows"), TIMED, "rows")
+    return found
 
 
 def rates_of(topology: Topology, asked: Sequence[float]) -> list[float]:

@@ -89,6 +89,16 @@ def spread_words(evidence: Evidence) -> str:
     return f"{worst:.2f} x"
 
 
+def one_bucket_words(evidence: Evidence) -> str:
+    """How much sooner DDP's step is in one bucket than in torch's, compression slept."""
+    found = [evidence.timed_ratio(network, BUCKETS, "ddp", rate, "ready")
+             for rate in RATES_MBPS
+             for network in evidence.networks_timed("ddp", BUCKETS, rate, "ready")]  # fmt: skip
+    if not found:
+        return NOT_RUN
+    return f"by which its steps are {min(found):.2f} to {max(found):.2f} times as fast"
+
+
 def section(evidence: Evidence, topology: str = TOPOLOGY, ready: bool = False) -> str:
     """How long the links were in use, and a table for each rate; or that there is none."""
     there = evidence.times if topology == TOPOLOGY else evidence.elsewhere.get(topology, {})

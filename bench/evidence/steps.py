@@ -23,6 +23,19 @@ from typing import Any
 import torch
 
 from bench.evidence import chosen, numbers, read_json
+from bench.evidence.checked import (
+    AMOUNT,
+    COUNT,
+    CURVE,
+    DICT,
+    NUMBER,
+    POSITIVE,
+    SCORE,
+    SHARE,
+    TEXT,
+    Fields,
+    check,
+)
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
@@ -51,9 +64,13 @@ WEIGHTS = "start.pt"  # These themselves, of small networks: other machines begi
 MOST_WEIGHT_BYTES = 8 << 20
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
-# Of a piece, that those who read it need.
-FIELDS = ("workload", "method", "seed", "rate_factor", "curve", "steps", "steps_run", "test",
-          "keep", "bytes_per_element", "risk", "cpu_seconds", "machine", "versions")  # fmt: skip
+# Of a piece, of a target and of what pre-training made: what those who read them need.
+PIECE = {"workload": TEXT, "method": TEXT, "seed": COUNT, "rate_factor": POSITIVE, "curve": CURVE,
+         "steps": COUNT, "steps_run": COUNT, "test": SCORE, "keep": SHARE,
+         "bytes_per_element": AMOUNT, "risk": SCORE, "cpu_seconds": AMOUNT, "machine": TEXT,
+         "versions": DICT}  # fmt: skip
+TARGET_FIELDS = {"target": NUMBER, "ddp_finals": DICT, "below": NUMBER, "unit": TEXT}
+START_FIELDS = {"held_out": NUMBER, "test": NUMBER, "weights": TEXT, "machine": TEXT}
 
 
 def refuse_own_results(why: str) -> None:
@@ -71,9 +88,9 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
     return FOLDER / workload / f"{method}{tuned}-{seed}.json"
 
 
-def read_beside(name: str) -> dict[str, Any]:
-    """By workload."""
-    return {path.parent.name: read_json(path)
+def read_beside(name: str, fields: Fields) -> dict[str, Any]:
+    """By workload. ValueError: one is damaged; names it."""
+    return {path.parent.name: check(shown(path), read_json(path), fields)
             for path in sorted(FOLDER.glob(f"*/{name}"))}  # fmt: skip
 
 
@@ -84,11 +101,11 @@ def note_beside(workload: Workload, name: str, noted: dict[str, Any]) -> None:
 
 
 def read_targets() -> dict[str, Any]:
-    return read_beside(TARGET)
+    return read_beside(TARGET, TARGET_FIELDS)
 
 
 def read_starts() -> dict[str, Any]:
-    return read_beside(START)
+    return read_beside(START, START_FIELDS)
 
 
 def adopt_start(workload: Workload) -> None:
@@ -157,16 +174,23 @@ def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[s
     ValueError: as read_piece().
     """
     paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
-    return [read_piece(path) for path in paths]
+    pieces = [read_piece(path) for path in paths]
+    first: dict[str, dict[str, Any]] = {}
+    for piece in pieces:
+        other = first.setdefault(piece["workload"], piece)
+        if piece["steps"] != other["steps"]:
+            path = piece_path(*(piece[name] for name in ("workload", "method", "seed",
+                                                         "rate_factor")))  # fmt: skip
+            raise ValueError(
+                f"{shown(path)}: steps = {piece['steps']}, allowed: {other['steps']}, "
+                "as its workload's other pieces. Remove it to run it again."
+            )
+    return pieces
 
 
 def read_piece(path: Path) -> dict[str, Any]:
     """ValueError: the file is no piece, or that of another name; names it."""
-    piece = read_json(path)
-    missing = [name for name in FIELDS if not isinstance(piece, dict) or name not in piece]
-    if missing:
-        raise ValueError(f"{shown(path)}: field '{missing[0]}' is missing, allowed: a piece of "
-                         "make report-steps. Remove the file to run it again.")  # fmt: skip
+    piece = check(shown(path), read_json(path), PIECE)
     own = piece_path(piece["workload"], piece["method"], piece["seed"], piece["rate_factor"])
     if own != path:
         raise ValueError(f"{shown(path)} holds the piece of {shown(own)}, allowed: its own. "
@@ -174,7 +198,7 @@ def read_piece(path: Path) -> dict[str, Any]:
     if piece["method"] not in ROWS:
         raise ValueError(f"{shown(path)}: method '{piece['method'][:30]}', "
                          f"allowed: {', '.join(ROWS)}")  # fmt: skip
-    return dict(piece)
+    return piece
 
 
 def fix_target(workload: Workload, seeds: Sequence[int]) -> float:

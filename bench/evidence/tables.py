@@ -44,7 +44,7 @@ from bench.evidence.times import (
     mean_log,
     step_time,
 )
-from bench.evidence.train import MOST_TIMES
+from bench.evidence.train import MOST_TIMES, WORKERS
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import model_shapes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
@@ -89,7 +89,7 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         if not seeds:
             fits = ROWS[method].only in ("", "adamw" if workload == ByteTransformer.name else "sgd")
             said = NOT_RUN if fits else f"{ROWS[method].only} only"
-            rows.append([ROWS[method].title, *[said] * 9])
+            rows.append([ROWS[method].title, *[said] * 10])
             continue
         pieces = [evidence.pieces[workload, method, seed] for seed in seeds]
         steps = [evidence.steps(workload, method, seed) for seed in seeds]
@@ -99,6 +99,7 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         more = f"{mean_log(times):.2f} x" if times and len(times) == len(pairs) else "-"
         gaps = evidence.gaps(workload, method)
         upper = figures.upper95(gaps)
+        at_one = evidence.gaps_at_one(workload, method).values()
         risks = [piece["risk"] for piece in pieces if piece["risk"] is not None]
         gap = f"{fmean(gaps):.3f}" if gaps else "-"
         if upper is not None:
@@ -110,7 +111,8 @@ def steps_table(evidence: Evidence, workload: str) -> str:
                      reached_words(steps) + (evidence.elsewhere_words(workload, method)
                                              if None in steps else ""), more,
                      f"{fmean(piece['test'] for piece in pieces):.3f}",
-                     gap, f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
+                     gap, f"{fmean(at_one):.3f}" if at_one else "-",
+                     f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
     head = [
         "method",
         "bytes per element",
@@ -121,6 +123,7 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         "of DDP's",
         "test score",
         "below DDP",
+        "both at 1 x",
         "r",
     ]
     left = f"\n\nNot run yet: {'; '.join(missing)}." if missing else ""
@@ -251,7 +254,9 @@ def tta_table(evidence: Evidence, workload: str) -> str:
         rates = RATES_MBPS if topology == "chain" else RATES_MBPS[:1]
         for rate in rates:
             own = evidence.topologies[topology].layout.own_mbps or rate
-            heads.append(f"{topology}, {own:g} Mbps")
+            world = evidence.topologies[topology].layout.world
+            others = "" if world == WORKERS else f", steps of {WORKERS} workers, bytes of {world}"
+            heads.append(f"{topology}, {own:g} Mbps{others}")
     return table(["as many times as fast as DDP", *heads], rows)
 
 
@@ -411,6 +416,7 @@ def page(
         codec=f"{evidence.codec_gb_per_s:.2f}",
         times=times_table(evidence, "chain", 100.0),
         packed_above=f"{PACKED_ABOVE_MBPS:g}",
+        one_bucket=step_times_tables.one_bucket_words(evidence),
         timed_ready=step_times_tables.section(evidence, ready=True),
         timed=step_times_tables.section(evidence),
         timed_elsewhere=step_times_tables.elsewhere(evidence),

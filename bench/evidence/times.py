@@ -153,7 +153,8 @@ def mean_step_seconds(
     name: str, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float,
     steps: int, planned: int, kept: float = 1.0,
 ) -> float:  # fmt: skip
-    """Of the first `steps` of a run of `planned`: what warms up sends more at first.
+    """Of the first `steps` of a run of `planned`: what warms up sends more at first, and all of
+    it where that is less.
 
     `kept`: the share that the run's mask left, with dense layers more than was asked for; 1: none.
     """
@@ -161,8 +162,9 @@ def mean_step_seconds(
     cost = COSTS[name] if kept == 1 else replace(COSTS[name], keep=kept)
     if not cost.warms_up:
         return _step_time(cost, *where).seconds
+    dense = _step_time(replace(cost, how="ring", bits=32.0, keep=1.0), *where).seconds
     counts = Counter(Dgc.warming_density(step, planned) for step in range(steps))
-    whole = sum(count * _step_time(replace(cost, keep=density), *where).seconds
+    whole = sum(count * min(dense, _step_time(replace(cost, keep=density), *where).seconds)
                 for density, count in counts.items())  # fmt: skip
     return whole / steps
 

@@ -8,6 +8,7 @@ import pytest
 
 from pactrain import calculator
 from pactrain.calculator import Candidate, Job, advice, candidates
+from pactrain.errors import PacTrainError
 
 FAST_CORE = 1e9
 RESNET18 = 11_173_962
@@ -80,8 +81,9 @@ def test_the_advice_names_what_fits_the_links(job: Job, begin: str) -> None:
 def test_peers_that_send_less_are_named_with_what_they_need(rate_mbps: float) -> None:
     job = Job(RESNET18, (3, 2, 3), rate_mbps, 0.02, 0.5)
     said = advice(job, candidates(job, FAST_CORE))
-    assert "; under SGD, DGC, density 0.001, would be " in said
-    assert said.endswith("where PowerSGD is sooner, is in docs/when-it-helps.md")
+    assert "sooner than that: DGC, density 0.001 (SGD only) " in said
+    assert ", PowerSGD, rank 1" in said
+    assert said.endswith("to the same accuracy is in docs/when-it-helps.md")
 
 
 def test_dgc_is_not_named_where_it_is_not_sooner() -> None:
@@ -89,12 +91,31 @@ def test_dgc_is_not_named_where_it_is_not_sooner() -> None:
     said = advice(job, candidates(job, FAST_CORE))
     assert said.startswith("use PacTrain")
     assert "DGC" not in said
+    assert "PowerSGD" not in said
+
+
+def test_own_steps_are_advised_where_twice_as_many_are_sooner_still() -> None:
+    """docs/results.md: with VGG, 30 own steps take twice as many to the target."""
+    example = Job(RESNET18, (3, 2, 3), 100, 0.026, 0.5)
+    rows = {row.name: row.step_seconds for row in candidates(example, FAST_CORE)}
+    ours, local = rows["PacTrain, 7 levels, keep 0.5"], rows[calculator.LOCAL]
+    assert local < ours < 2 * local
+    assert advice(example, candidates(example, FAST_CORE)).startswith("use PacTrain")
+
+
+@pytest.mark.parametrize("rate_mbps", [10_000, 12_000, 20_000])
+def test_what_was_never_measured_is_said(rate_mbps: float) -> None:
+    job = Job(RESNET18, (1,) * 8, rate_mbps, 0.026, 0.5, core=True)
+    assert "above 1 Gbps this is by formula" in advice(job, candidates(job, FAST_CORE))
+    slower = Job(RESNET18, (1,) * 8, 1000, 0.026, 0.5, core=True)
+    assert "by formula" not in advice(slower, candidates(slower, FAST_CORE))
 
 
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
         ("--sites=3", "2 to 32 sites"),
+        ("--sites=8", "with --core"),
         ("--sites=0,2", "at least 1"),
         ("--rate-mbps=nan", "0.1 to"),
         ("--keep=0", "0.001 to 1"),
@@ -124,6 +145,18 @@ def test_the_slowest_direction_that_was_measured_counts() -> None:
 def test_links_that_nobody_measured_are_said(answer: str) -> None:
     with pytest.raises(ValueError, match="give --rate-mbps"):
         calculator.slowest_mbps(answer)
+
+
+def test_a_codec_that_is_not_built_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> float:
+        raise PacTrainError("no trainer library")
+
+    monkeypatch.setattr(calculator, "encode_rate", missing)
+    with pytest.raises(SystemExit):
+        calculator.main(["--elements=1000", "--sites=2,2", "--rate-mbps=100"])
+    assert "no trainer library" in capsys.readouterr().err
 
 
 def test_the_codec_is_timed_with_the_clock_given() -> None:

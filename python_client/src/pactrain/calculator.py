@@ -2,8 +2,8 @@
 
 Times the codec on this machine and predicts, by bytes on the busiest link, a step of
 plain DDP and of what would take its place. A prediction of time alone: how many steps
-each takes to the same accuracy is in docs/when-it-helps.md. PowerSGD's bytes depend on
-shapes, which are not asked for. What compressing costs is counted of PacTrain alone.
+each takes to the same accuracy is in docs/when-it-helps.md. What compressing costs is
+counted of PacTrain alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from ._abi import ADMIN
 from ._library import code_levels
+from .errors import PacTrainError
 
 PAYLOAD_SHARE = 0.956  # Of a link's rate: the rest is headers.
 FORWARD_SHARE = 1 / 3  # Of the compute: gradients come after that.
@@ -31,6 +32,10 @@ LOCAL = f"local SGD, {LOCAL_STEPS} own steps, bf16"
 BY_HAND = "by hand: sites first, bf16"
 DGC_DENSITY = 0.001
 DGC = f"DGC, density {DGC_DENSITY:g}"
+POWERSGD = "PowerSGD, rank 1, layers as ResNet18's"
+POWERSGD_SHARE = 0.0041  # Of DDP's bytes, at the shapes of ResNet18.
+MORE_LOCAL_STEPS = 2.0  # To the same accuracy, where a training arrived at all.
+MEASURED_MBPS = 1000.0  # Up to which predictions were held to measured steps.
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
 _ANSWER_SECONDS = 30
@@ -92,10 +97,8 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
         found("DDP, fp16 hook", ring / 2),
         found(LOCAL, exact / 2 / LOCAL_STEPS, beside=0.0),  # Sites first, too.
         found(BY_HAND, exact / 2),
-        found(
-            DGC,
-            8 * DGC_DENSITY * (world - 1) * job.elements,
-        ),
+        found(DGC, 8 * DGC_DENSITY * (world - 1) * job.elements),
+        found(POWERSGD, ring * POWERSGD_SHARE),
         found("PacTrain, FULL", exact),
         found("PacTrain, 7 levels, no mask", exact * bits / 32, job.elements),
     ]
@@ -119,8 +122,14 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         key=lambda row: row.step_seconds,
     )
     by_name = {row.name: row for row in rows}
-    local, by_hand, dgc = by_name[LOCAL], by_name[BY_HAND], by_name[DGC]
+    local, by_hand = by_name[LOCAL], by_name[BY_HAND]
     gain = ddp.step_seconds / best.step_seconds
+    unmeasured = (
+        f"; above {MEASURED_MBPS / 1e3:g} Gbps this is by formula, and on few "
+        "processors plain DDP was the fastest that was measured: try it first"
+        if job.rate_mbps > MEASURED_MBPS
+        else ""
+    )
     if gain < WORTH:
         return (
             f"use plain DDP: the links carry its gradients in time; PacTrain would be "
@@ -131,7 +140,8 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         return (
             "use DDP with torch's fp16 hook, which needs no agents: "
             f"{ddp.step_seconds / fp16.step_seconds:.1f} times as fast a step as plain "
-            f"DDP; PacTrain would be {over_fp16:.2f} times as fast as that"
+            f"DDP; PacTrain would be {over_fp16:.2f} times as fast as the hook"
+            f"{unmeasured}"
         )
     over_hand = by_hand.step_seconds / best.step_seconds
     if over_hand < WORTH:
@@ -139,25 +149,27 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
             "use an all-reduce in bf16 that goes site by site, by hand with torch's "
             f"groups: {ddp.step_seconds / by_hand.step_seconds:.1f} times as fast a "
             f"step as plain DDP; PacTrain would be {over_hand:.2f} times as fast as "
-            "that"
+            f"it{unmeasured}"
         )
-    over_dgc = best.step_seconds / dgc.step_seconds
-    sparse = (
-        f"; under SGD, {dgc.name}, would be {over_dgc:.1f} times as fast as that"
-        if over_dgc > WORTH
-        else ""
-    )
+    fewer = [
+        f"{peer.name}{only} {best.step_seconds / peer.step_seconds:.1f} x"
+        for peer, only in ((by_name[DGC], " (SGD only)"), (by_name[POWERSGD], ""))
+        if best.step_seconds / peer.step_seconds > WORTH
+    ]
+    sooner = f"; a step sooner than that: {', '.join(fewer)}" if fewer else ""
     accuracy = (
-        f"{sparse}; how many steps each takes to the same accuracy, and where PowerSGD "
-        "is sooner, is in docs/when-it-helps.md"
+        f"{unmeasured}; how many steps each takes to the same accuracy is in "
+        "docs/when-it-helps.md"
     )
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
-    if late and job.compute_seconds and local.step_seconds < best.step_seconds:
+    as_soon = MORE_LOCAL_STEPS * local.step_seconds
+    if late and job.compute_seconds and as_soon < best.step_seconds:
         return (
-            f"use local SGD if your training bears it, else {best.name}: the best "
-            "synchronous step still takes "
-            f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
-            f"{LOCAL_STEPS} own steps send less{accuracy}"
+            f"use local SGD if your training bears it: {LOCAL_STEPS} own steps send "
+            f"less, even if they are {MORE_LOCAL_STEPS:g} times as many; else "
+            f"{best.name}, whose step takes "
+            f"{best.step_seconds / job.compute_seconds:.1f} times its compute{sooner}"
+            f"{accuracy}"
         )
     unknown = (
         ""
@@ -167,7 +179,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     )
     return (
         f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
-        f"{accuracy}"
+        f"{sooner}{accuracy}"
     )
 
 
@@ -227,7 +239,8 @@ def ask_rate(coordinator: str) -> float:
 def _sites(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4}){1,31}", text):
         raise argparse.ArgumentTypeError(
-            f"'{text}', allowed: trainers of 2 to 32 sites, as 3,2,3"
+            f"'{text}', allowed: trainers of 2 to 32 sites, as 3,2,3; one cluster "
+            "of four is 1,1,1,1 with --core"
         )
     counts = tuple(map(int, text.split(",")))
     if min(counts) < 1:
@@ -294,14 +307,17 @@ def main(argv: Sequence[str]) -> int:
         options.keep,
         options.core,
     )
-    rate = encode_rate()
+    try:
+        rate = encode_rate()
+    except PacTrainError as error:
+        parser.error(str(error))
     print(f"one core here encodes {rate * 4e-9:.2f} GB/s of fp32 in 7 levels")
     rows = candidates(job, rate)
-    print(f"{'':<32}{'MB on the link':>15}{'step, s':>10}{'of DDP':>9}")
+    print(f"{'':<40} {'MB on the link':>15} {'step, s':>10} {'of DDP':>9}")
     for row in rows:
         times = rows[0].step_seconds / row.step_seconds
         print(
-            f"{row.name:<32}{row.link_bytes / 1e6:>15.3f}{row.step_seconds:>10.4f}"
+            f"{row.name:<40} {row.link_bytes / 1e6:>15.3f} {row.step_seconds:>10.4f} "
             f"{times:>7.2f} x"
         )
     print(advice(job, rows))
