@@ -1,8 +1,10 @@
-"""make report-experiments: what amount, criterion, start and noise do, on the transformer.
+"""make report-experiments: what amount, criterion, start and noise do, on the transformer; and
+how far the narrow ResNet-9 comes in a long run.
 
 (b) amounts by magnitude, exact and in 7 levels; other criteria at 0.8. (d) From random weights,
 masks at once and after the warm-up. (e) The same noise with and without a mask. And levels on a
-star of five sites, where more agents encode than in the chain. Each is a row
+star of five sites, where more agents encode than in the chain. A long run is of one seed; its rate
+falls to 0. Each is a row
 like those of methods.py, with pieces of its own in bench/results/evidence/experiments; rows that
 they are compared with are steps.py's, at the workload's own rate. What is there is not run again.
 
@@ -14,7 +16,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,7 +28,7 @@ from bench.evidence.codec import Tree
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
 from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
-from bench.evidence.workloads import ByteTransformer
+from bench.evidence.workloads import ByteTransformer, Resnet9Cifar, Workload
 from bench.exchange_layout import all_reduce_bytes
 from bench.topologies import topologies
 from pactrain.types import Codec
@@ -35,6 +38,7 @@ COMPARED = ("ddp", "levels7", "exact-0.5", "levels7-0.5", "exact-0.2", "levels7-
 PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
+LONG = 8  # As many as others.
 RISKS = (1.0, 4.0)
 STAR = Tree(topologies()["star"].layout.sites, (-1, 0, 0, 0, 0))  # Of its roots the first.
 
@@ -65,6 +69,8 @@ class Variant:
 
     group: str
     row: Row
+    workload: type[Workload] = ByteTransformer
+    seeds: tuple[int, ...] = SEEDS
 
 
 def _sent(codec: Codec, keep: float, title: str, **changed: object) -> Row:
@@ -122,6 +128,9 @@ def variants() -> dict[str, Variant]:
             found[f"noise{risk:g}-{keep:g}"] = _noise(risk, keep)
     for keep in (1.0, 0.5):
         found[f"star-{keep:g}"] = _on_star(keep)
+    for name in ("ddp", "levels7-0.5"):
+        row = replace(ROWS[name], steps=LONG, decays=True)
+        found[f"long-{name}"] = Variant("long", row, Resnet9Cifar, SEEDS[:1])
     return found
 
 
@@ -129,7 +138,21 @@ VARIANTS = variants()
 
 
 def piece_path(name: str, seed: int) -> Path:
-    return PIECES / ByteTransformer.name / f"{name}-{seed}.json"
+    return PIECES / VARIANTS[name].workload.name / f"{name}-{seed}.json"
+
+
+def run_variant(name: str, workload: Workload, seed: int) -> None:
+    path, row = piece_path(name, seed), VARIANTS[name].row
+    if not path.exists():
+        run_piece(Run(workload, name, seed, None, steps=row.steps * workload.steps, row=row), path)
+
+
+def run_compared(workload: Workload, seeds: Sequence[int]) -> None:
+    """Rows that the experiments are held to."""
+    target = fix_target(workload, SEEDS)
+    for seed in seeds:
+        for name in COMPARED:
+            run_missing(workload, name, seed, target)
 
 
 def main(argv: list[str]) -> int:
@@ -144,18 +167,16 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     try:
         names = chosen("names", options.names, VARIANTS)
-        workload = ByteTransformer()
-        check_start(workload)
-        target = fix_target(workload, SEEDS)
-        for seed in numbers("seeds", options.seeds):
-            for name in COMPARED:
-                run_missing(workload, name, seed, target)
+        seeds = numbers("seeds", options.seeds)
+        for make in dict.fromkeys(VARIANTS[name].workload for name in names):
+            workload = make()
+            check_start(workload)
+            if make is ByteTransformer:
+                run_compared(workload, seeds)
             for name in names:
-                path = piece_path(name, seed)
-                if not path.exists():
-                    row = VARIANTS[name].row
-                    run = Run(workload, name, seed, None, steps=row.steps * workload.steps, row=row)
-                    run_piece(run, path)
+                for seed in seeds:
+                    if VARIANTS[name].workload is make and seed in VARIANTS[name].seeds:
+                        run_variant(name, workload, seed)
     except (FileNotFoundError, ValueError) as error:
         print(f"report-experiments: {error}", file=sys.stderr)
         return 2

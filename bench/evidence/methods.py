@@ -365,11 +365,13 @@ class Row:
     only: str = ""  # The one optimizer that it goes with.
     ours: bool = False
     # Of experiments: prune()'s other arguments, the share of the steps after which it is
-    # called, whether it begins with fresh weights, and as many times the workload's steps.
+    # called, whether it begins with fresh weights, as many times the workload's steps, and
+    # whether the rate falls to 0 after its warm-up.
     prune: Mapping[str, str] = field(default_factory=dict)
     mask_at: float = 0.0
     random_start: bool = False
     steps: int = 1
+    decays: bool = False
 
 
 def _ours(what: Codec, keep: float, title: str) -> Row:

@@ -135,9 +135,9 @@ def settings_table() -> str:
         own: Any = make
         rows.append([name, str(own.steps), f"{own.optimizer}, {own.rate:g}",
                      f"{own.weight_decay:g}", f"{own.clip:g}" if own.clip else "none",
-                     f"{WORKERS} x {own.batch}"])  # fmt: skip
+                     f"{WORKERS} x {own.batch}", own.pretraining()])  # fmt: skip
     return table(["workload", "steps of DDP's run", "optimizer, rate", "weight decay",
-                  "clipped to a norm of", "samples of a step"], rows)  # fmt: skip
+                  "clipped to a norm of", "samples of a step", "pre-training"], rows)  # fmt: skip
 
 
 def machines_words(evidence: Evidence) -> str:

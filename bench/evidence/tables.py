@@ -399,6 +399,7 @@ def page(
         claims=claims_table(evidence),
         measured_against=measured_against(evidence),
         accuracy=accuracy_tables.accuracy_table(evidence),
+        long=experiment_tables.long_words(pieces),
         workloads="\n".join(section for w, section in sections.items() if w not in ON_GPU),
         gpu="\n".join(section for w, section in sections.items() if w in ON_GPU),
         gpu_runs=gpu_tables.run_table(evidence),

@@ -231,8 +231,7 @@ class Run:
     def step(self) -> None:
         if self._step == self._mask_at > 0:
             self._mask()
-        rate = self.workload.rate * self._rate_factor
-        rate *= min(1.0, (self._step + 1) / (WARM_UP * self.steps))
+        rate = self.workload.rate * self._rate_factor * self._share_of_rate()
         batches = self._batches(self._step)
         if isinstance(self._method, LocalSteps):
             self._local_step(self._method, batches, rate)
@@ -248,6 +247,14 @@ class Run:
         self._step += 1
         self._track_average()
         self._evaluate()
+
+    def _share_of_rate(self) -> float:
+        """The rate is constant after a warm-up, unless the row's falls."""
+        warm = WARM_UP * self.steps
+        share = min(1.0, (self._step + 1) / warm)
+        if self.row.decays:
+            share *= min(1.0, (self.steps - self._step) / (self.steps - warm))
+        return share
 
     def _update(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
         """What all apply in place of the gradients' mean, [elements]."""

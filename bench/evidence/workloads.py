@@ -76,6 +76,11 @@ class Workload(ABC):
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
         """The state that every run begins with."""
 
+    @classmethod
+    @abstractmethod
+    def pretraining(cls) -> str:
+        """How pretrained() made it, in a few words."""
+
     @abstractmethod
     def adopt(self, state: dict[str, Tensor], cpu_seconds: float) -> None:
         """Runs begin with it from now on, as if it had been pre-trained here in that time."""
@@ -137,6 +142,12 @@ class Vision(Workload):
     # have seen the same images at 32 pixels leave nothing to reach.
     EPOCH_SIZES: tuple[int, ...] = (16,) * 8 + (24,) * 4
     PRETRAIN_BATCH, PEAK, WARM_UP_EPOCHS = 128, 0.2, 2
+
+    @classmethod
+    def pretraining(cls) -> str:
+        sizes = {size: cls.EPOCH_SIZES.count(size) for size in cls.EPOCH_SIZES}
+        said = ", ".join(f"{count} epochs of {size} pixels" for size, count in sizes.items())
+        return f"{said}, batches of {cls.PRETRAIN_BATCH}"
 
     @abstractmethod
     def read(self, test: bool, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -362,6 +373,11 @@ class ByteTransformer(Workload):
     optimizer, rate, weight_decay, clip, batch = "adamw", 2e-3, 0.1, 1.0, 4
     CONTEXT, PRETRAIN_STEPS, PRETRAIN_BATCH, EVAL = 64, 400, 32, 128
     LIBRARY_BYTES = 4_000_000
+
+    @classmethod
+    def pretraining(cls) -> str:
+        return (f"{cls.PRETRAIN_STEPS} steps of {cls.PRETRAIN_BATCH} x {cls.CONTEXT} bytes "
+                f"of the first {cls.LIBRARY_BYTES / 1e6:g} MB of Python's library")  # fmt: skip
 
     def __init__(self) -> None:
         folder = os.environ.get("PACTRAIN_DATA", "")
