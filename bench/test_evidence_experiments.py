@@ -156,6 +156,27 @@ def test_what_noise_costs_under_a_mask_is_told_of_what_it_costs_without() -> Non
     )
 
 
+def test_a_long_runs_rate_falls_to_nothing_and_others_stay() -> None:
+    for name, last in (("long-ddp", 1 / 36), ("fresh-ddp", 1.0)):
+        run = Run(Regression(), name, 1, None, steps=40, row=VARIANTS[name].row)
+        shares = []
+        for step in range(40):
+            run._step = step
+            shares.append(run._share_of_rate())
+        assert shares[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+        assert shares == sorted(shares[:4]) + sorted(shares[4:], reverse=True)
+        assert shares[-1] == pytest.approx(last)
+
+
+def test_how_far_long_runs_came_is_said_of_those_that_were_run() -> None:
+    said = experiment_tables.long_words(Pieces({}))
+    assert said.endswith("not run yet (`make report-experiments`).")
+    long = {**piece(88.5), "steps": 3120, "workload": "resnet9", "cpu_seconds": 1800.0}
+    said = experiment_tables.long_words(Pieces({("long-ddp", 1): long}))
+    assert said == ("In 3120 steps, with a rate that falls to 0, resnet9 came to 88.50 % with DDP "
+                    "all-reduce, fp32 (0.50 CPU hours): one seed.")  # fmt: skip
+
+
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiments.main(["--names=erk,nothing"]) == 2
     assert "names has 'nothing', allowed: exact-0.3" in capsys.readouterr().err
