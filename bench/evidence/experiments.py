@@ -38,7 +38,7 @@ COMPARED = ("ddp", "levels7", "exact-0.5", "levels7-0.5", "exact-0.2", "levels7-
 PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
-LONG = 8  # As many as others.
+LONG, LONGER = 8, 16  # As many as others.
 RISKS = (1.0, 4.0)
 STAR = Tree(topologies()["star"].layout.sites, (-1, 0, 0, 0, 0))  # Of its roots the first.
 
@@ -128,9 +128,10 @@ def variants() -> dict[str, Variant]:
             found[f"noise{risk:g}-{keep:g}"] = _noise(risk, keep)
     for keep in (1.0, 0.5):
         found[f"star-{keep:g}"] = _on_star(keep)
-    for name in ("ddp", "levels7-0.5"):
-        row = replace(ROWS[name], steps=LONG, decays=True)
-        found[f"long-{name}"] = Variant("long", row, Resnet9Cifar, SEEDS[:1])
+    for name, own, times in (("long-ddp", "ddp", LONG), ("long-levels7-0.5", "levels7-0.5", LONG),
+                             ("longer-ddp", "ddp", LONGER)):  # fmt: skip
+        row = replace(ROWS[own], steps=times, decays=True)
+        found[name] = Variant("long", row, Resnet9Cifar, SEEDS[:1])
     return found
 
 
