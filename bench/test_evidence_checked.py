@@ -92,6 +92,27 @@ def test_what_was_measured_beside_is_refused_when_it_is_damaged(
             read()
 
 
+def test_a_row_that_nobody_knows_changes_no_figure(tmp_path: Path) -> None:
+    path = step_times.path_of("vgg19", folder=tmp_path)
+    path.parent.mkdir(parents=True)
+    content = json.loads(step_times.path_of("vgg19").read_text())
+    for field, value in (("row", "nonsense"), ("steps", ["x"]), ("steps", [-1.0]), ("steps", [])):
+        rows = [content["rows"][0] | {field: value}]
+        path.write_text(json.dumps(content | {"rows": rows}))
+        with pytest.raises(ValueError, match=f"vgg19.json: rows 1: field '{field}'"):
+            step_times.read_times(folder=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"figures": 3}', '{"figures": {"elements": 4}}'])
+def test_a_damaged_measurement_of_the_testbed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(scale, "TESTBED", tmp_path)
+    (tmp_path / f"{next(iter(scale.TESTS))}.json").write_text(text)
+    with pytest.raises(ValueError, match="allowed: "):
+        scale.read_testbed()
+
+
 @pytest.mark.parametrize("text", ["[]", '{"vgg": 3}', '{"vgg": {"0.5": 2}}'])
 def test_damaged_counts_of_blocks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

@@ -174,7 +174,8 @@ def test_how_far_long_runs_came_is_said_of_those_that_were_run() -> None:
     long = {**piece(88.5), "steps": 3120, "workload": "resnet9", "cpu_seconds": 1800.0}
     said = experiment_tables.long_words(Pieces({("long-ddp", 1): long}))
     assert said == ("With a rate that falls to 0 resnet9 came to 88.50 % with DDP all-reduce, fp32 "
-                    "in 3120 steps (0.50 CPU hours): one seed.")  # fmt: skip
+                    "in 3120 steps (0.50 CPU hours): one seed. Not run yet: PacTrain, 7 levels, "
+                    "keep 0.5 in 3120 steps, DDP all-reduce, fp32 in 6240 steps.")  # fmt: skip
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,8 +54,9 @@ def ten_gbps(evidence: Evidence) -> str:
     measured = "; ".join(f"{network}, {row} {seconds:.3f} s" for network, (row, seconds) in timed)
     return (f"**{mbps / 1e3:g} Gbps in one cluster: plain DDP first.** All but DDP waited for "
             "processors when it was measured, on two that all eight hosts share. Seconds of a "
-            f"step there: {measured or NOT_RUN}. With a processor for each host torch's fp16 hook "
-            "needs no agents. By formula at the target, times as soon as DDP:\n\n"
+            f"step there: {measured or NOT_RUN}. By formula, which has a processor for each "
+            "host, torch's fp16 hook is next: it needs no agents. Times as soon at the target as "
+            "DDP; [peers that are sooner there](#losing-cases):\n\n"
             f"{_table(['steps of', 'fp16 hook', title(OURS)], rows)}")  # fmt: skip
 
 
@@ -139,13 +140,17 @@ def slow_links(evidence: Evidence) -> str:
             key=lambda row: -ratios[row],
         )
         said = ", ".join(f"{title(row)} {ratios[row]:.1f} x" for row in peers)
-        rows.append([workload, f"{ratios[OURS]:.1f} x", said or "none that was run"])
+        run = any(evidence.seeds(workload, row) for row in ROWS
+                  if row != "ddp" and not ROWS[row].ours)  # fmt: skip
+        rows.append([workload, f"{ratios[OURS]:.1f} x",
+                     said or ("none that was run" if run else "no peer was run")])  # fmt: skip
     return ("**Slow links and an accelerator: compress.** With "
             f"{len(rows)} of {len(evidence.workloads())} workloads {title(OURS)} arrived. Peers "
             "that were sooner stand beside it: use them where your training bears them. Chain of "
             f"three, {RATES_MBPS[0]:g} Mbps, by formula, times as soon at the target as "
             "DDP:\n\n"
-            + _table(["steps of", title(OURS), "sooner"], rows))  # fmt: skip
+            + _table(["steps of (on a GPU its own shapes, else the mean of four networks')",
+                      title(OURS), "sooner"], rows))  # fmt: skip
 
 
 def sections(evidence: Evidence) -> str:

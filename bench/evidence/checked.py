@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +47,17 @@ SHARE = Kind(lambda value: _is_finite(value) and 0 < value <= 1, "a number above
 # Of a run that ended early there is none; of one that diverged it is not finite.
 SCORE = Kind(lambda value: value is None or _is_number(value), "a number or null")
 CURVE = Kind(_is_curve, "a list of [step, score], steps growing")
+NUMBERS = Kind(
+    lambda value: isinstance(value, list) and len(value) > 0 and all(map(AMOUNT.holds, value)),
+    "a list of numbers from 0",
+)
 DICT = Kind(lambda value: isinstance(value, dict), "an object")
 LIST = Kind(lambda value: isinstance(value, list) and len(value) > 0, "a list that is not empty")
+
+
+def one_of(values: Iterable[Any]) -> Kind:
+    known = list(values)
+    return Kind(lambda value: value in known, ", ".join(map(str, known)))
 
 
 def check(path: Path, value: Any, fields: Fields, what: str = "") -> dict[str, Any]:

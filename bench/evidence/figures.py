@@ -232,6 +232,15 @@ class Evidence:
         return {seed: tests["ddp", seed] - test for (own, seed), test in sorted(tests.items())
                 if own == method and ("ddp", seed) in tests}  # fmt: skip
 
+    def at_one_words(self, workload: str, method: str, digits: int = 2) -> str:
+        """The mean of gaps_at_one(), and of how many seeds where those are not gaps()'s."""
+        gaps = self.gaps_at_one(workload, method)
+        if not gaps:
+            return "-"
+        fewer = len(gaps) != len(self.gaps(workload, method))
+        seeds = f", {len(gaps)} seed{'s' * (len(gaps) > 1)}" if fewer else ""
+        return f"{fmean(gaps.values()):.{digits}f}{seeds}"
+
     def vision_gap(self, method: str) -> dict[str, float | None]:
         """The workloads' mean, and the largest of their bounds: networks lose unequally."""
         found = [gaps for workload in VISION if (gaps := self.gaps(workload, method))]

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.evidence import read_json, scale, step_times, tables, tuning
 from bench.evidence.blocks import read_blocks
-from bench.evidence.checked import check
+from bench.evidence.checked import DICT, NUMBER, check, one_of
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
@@ -60,7 +60,9 @@ Page = tuple[Evidence, Experiments, tables.AtScale]  # All that docs/results.md 
 
 def read_experiments() -> Experiments:
     """With the transformer's rows at its own rate, which is most experiments'."""
-    found = [check(shown(path), read_json(path), PIECE)
+    found = [check(shown(path), read_json(path), PIECE | {
+                 "method": one_of([path.stem.rpartition("-")[0]]), "test": NUMBER,
+                 "workload": one_of([path.parent.name])})
              for path in sorted(PIECES.glob("*/*.json"))]  # fmt: skip
     rows = (p for p in read_pieces([ByteTransformer.name]) if p["rate_factor"] == 1.0)
     return {(piece["method"], piece["seed"]): piece for piece in (*found, *rows)}
@@ -68,7 +70,10 @@ def read_experiments() -> Experiments:
 
 def read_figures(name: str) -> dict[str, Any]:
     path = ROOT / "bench" / "results" / f"{name}.json"
-    return dict(read_json(path)["figures"]) if path.exists() else {}
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = check(path, read_json(path), {"figures": DICT})["figures"]
+    return found
 
 
 def read_evidence() -> Evidence:

@@ -38,7 +38,17 @@ from torch import Tensor, nn
 
 import pactrain
 from bench.evidence import chosen, job_twin, read_json
-from bench.evidence.checked import AMOUNT, COUNT, CURVE, LIST, POSITIVE, TEXT, check_each
+from bench.evidence.checked import (
+    AMOUNT,
+    COUNT,
+    CURVE,
+    LIST,
+    NUMBERS,
+    POSITIVE,
+    TEXT,
+    check_each,
+    one_of,
+)
 from bench.evidence.jobs import training
 from bench.evidence.run_ratios import Found, seconds_ratio, seconds_to_target, summary
 from bench.evidence.scale import Speeds, bench_exchange, read_speeds
@@ -64,9 +74,10 @@ from bench.testbed import TestbedError, shaped_counters, why_no_namespaces
 from bench.topologies import Topology, topologies
 
 RESULT = ROOT / "bench" / "results" / "evidence" / "runs.json"
-FIELDS = {"topology": TEXT, "row": TEXT, "seed": COUNT, "rate_factor": POSITIVE, "link_mbps": LIST,
+FIELDS = {"topology": one_of(topologies()), "row": one_of(COSTS), "seed": COUNT,
+          "rate_factor": POSITIVE, "link_mbps": LIST,
           "compute_seconds": AMOUNT, "committed_steps": COUNT, "formula": POSITIVE,
-          "simulated": POSITIVE, "curve": CURVE, "seconds_of_steps": LIST, "late_share": AMOUNT,
+          "simulated": POSITIVE, "curve": CURVE, "seconds_of_steps": NUMBERS, "late_share": AMOUNT,
           "wall_seconds": POSITIVE, "processors_busy": AMOUNT, "machine": TEXT, "commit": TEXT,
           "predicted": POSITIVE}  # fmt: skip
 OUT = ROOT / "out" / "report-runs.json"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.evidence import chosen, read_json, simulator
-from bench.evidence.checked import COUNT, POSITIVE, TEXT, check_each
+from bench.evidence.checked import COUNT, DICT, LIST, NUMBERS, POSITIVE, TEXT, check, check_each
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, link_bytes, step_time
@@ -97,7 +97,17 @@ def read_testbed() -> dict[str, Mapping[str, Any]]:
     """Those that are there, in the order of TESTS; then the chain's of `make measure`."""
     paths = {name: TESTBED / f"{name}.json" for name in TESTS}
     paths |= {f"chain, {rate}": TESTBED.parent / f"exchange-{rate}.json" for rate in CHAIN_RATES}
-    return {name: read_json(path) for name, path in paths.items() if path.exists()}
+    found: dict[str, Mapping[str, Any]] = {
+        name: check(path, read_json(path), {"figures": DICT})
+        for name, path in paths.items()
+        if path.exists()
+    }
+    for name, one in found.items():
+        check(paths[name], one["figures"], {"elements": COUNT, "sites": NUMBERS, "links": LIST},
+              "figures:")  # fmt: skip
+        check_each(paths[name], one["figures"].get("rows"), {"name": TEXT, "rounds": NUMBERS},
+                   "rows")  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True)

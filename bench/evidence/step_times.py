@@ -34,7 +34,7 @@ from typing import Any
 from bench import agent_memory
 from bench.cluster import ROOT, certificates, start_cluster
 from bench.evidence import chosen, read_json
-from bench.evidence.checked import AMOUNT, COUNT, LIST, POSITIVE, TEXT, check, check_each
+from bench.evidence.checked import AMOUNT, COUNT, NUMBERS, POSITIVE, TEXT, check, check_each, one_of
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     OURS,
@@ -62,8 +62,9 @@ from bench.topologies import Topology, topologies
 FOLDER = ROOT / "bench" / "results" / "evidence" / "times"
 READY_FOLDER = FOLDER.parent / "times-ready"
 # Of a row that was timed.
-TIMED = {"row": TEXT, "rate_mbps": POSITIVE, "seconds": POSITIVE, "steps": LIST, "link_bytes": LIST,
-         "cpu_seconds": AMOUNT, "machine_cpu_seconds": AMOUNT, "processors": COUNT,
+TIMED = {"row": one_of([*ROWS, *READY_ROWS]), "rate_mbps": POSITIVE, "seconds": POSITIVE,
+         "steps": NUMBERS, "link_bytes": NUMBERS, "cpu_seconds": AMOUNT,
+         "machine_cpu_seconds": AMOUNT, "processors": COUNT,
          "commit": TEXT, "machine": TEXT}  # fmt: skip
 JOB = "times"
 # For what a row that says nothing meanwhile does on few processors: making masks, warming up.

@@ -55,8 +55,7 @@ def summary_table(evidence: Evidence) -> str:
             steps.append(_steps(evidence, workload, row))
         for workload in VISION:
             gaps = evidence.gaps(workload, row)
-            at_one = evidence.gaps_at_one(workload, row).values()
-            lost.append(f"{fmean(gaps):.2f} ({fmean(at_one):.2f})" if gaps and at_one
+            lost.append(f"{fmean(gaps):.2f} ({evidence.at_one_words(workload, row)})" if gaps
                         else NOT_RUN)  # fmt: skip
         name = f"**{title(row)}**" if ROWS[row].ours else title(row)
         rows.append([name, *steps, *seconds, _as_soon(evidence, row), *lost])

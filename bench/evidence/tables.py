@@ -99,7 +99,6 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         more = f"{mean_log(times):.2f} x" if times and len(times) == len(pairs) else "-"
         gaps = evidence.gaps(workload, method)
         upper = figures.upper95(gaps)
-        at_one = evidence.gaps_at_one(workload, method).values()
         risks = [piece["risk"] for piece in pieces if piece["risk"] is not None]
         gap = f"{fmean(gaps):.3f}" if gaps else "-"
         if upper is not None:
@@ -111,7 +110,7 @@ def steps_table(evidence: Evidence, workload: str) -> str:
                      reached_words(steps) + (evidence.elsewhere_words(workload, method)
                                              if None in steps else ""), more,
                      f"{fmean(piece['test'] for piece in pieces):.3f}",
-                     gap, f"{fmean(at_one):.3f}" if at_one else "-",
+                     gap, evidence.at_one_words(workload, method, 3),
                      f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
     head = [
         "method",
