@@ -110,7 +110,7 @@ report-steps: build  ## Steps to accuracy of each method by virtual workers, wha
 	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS)) \
 	  $(if $(TUNE),--tune)
 
-report-experiments: build  ## What amount, criterion, start and noise do, on the transformer; what is missing of it (needs PACTRAIN_DATA).
+report-experiments: build  ## What amount, criterion, start and noise do, on the transformer, and long runs of ResNet-9 (1.4 CPU hours); what is missing of it (needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.experiments
 	@$(PYTHON) -m bench.evidence.blocks
 

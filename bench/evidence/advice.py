@@ -10,6 +10,7 @@ from bench.evidence.figures import OURS, Evidence
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.steps_tables import mean_words
 from bench.evidence.times import (
     COSTS,
     FORWARD_SHARE,
@@ -79,14 +80,8 @@ def masks(evidence: Evidence) -> str:
 def unsynchronised(evidence: Evidence) -> str:
     rows = []
     for workload in evidence.workloads():
-        steps = []
-        for method in ("local30", "diloco30", OURS):
-            mean = evidence.mean_steps(workload, method)
-            steps.append(
-                NOT_RUN if not evidence.seeds(workload, method)
-                else f"does not arrive{evidence.elsewhere_words(workload, method)}" if mean is None
-                else f"{mean:.0f}"
-            )  # fmt: skip
+        methods = ("local30", "diloco30", OURS)
+        steps = [mean_words(evidence, workload, method) for method in methods]
         if steps[:2] != [NOT_RUN] * 2:
             rows.append([workload, *steps])
     where = NETWORKS["resnet18"], evidence.topologies["chain"], RATES_MBPS[0]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
-from bench.evidence import chosen, read_json
+from bench.evidence import checked, chosen
 from bench.evidence.checked import SHARE, check
 from bench.evidence.steps import FOLDER
 from bench.evidence.workloads import WORKLOADS
@@ -63,7 +63,7 @@ def read_blocks() -> dict[str, dict[str, float]]:
     if not RESULT.exists():
         return {}
     fields = {f"{keep:g}": SHARE for keep in KEEPS}
-    found = check(RESULT, read_json(RESULT), {})
+    found = checked.read(RESULT, {})
     return {name: check(RESULT, shares, fields, f"{name}:") for name, shares in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Of files that commands wrote: that they hold what the page reads of them. Pure."""
+"""Of files that commands wrote: that they hold what the page reads of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench.evidence import read_json
 
 
 class Kind(NamedTuple):
@@ -75,6 +77,11 @@ def check(path: Path, value: Any, fields: Fields, what: str = "") -> dict[str, A
             raise ValueError(f"{where} field '{name}' = {str(value[name])[:30]!r}, "
                              f"allowed: {kind.allowed}. {remove}")  # fmt: skip
     return value
+
+
+def read(path: Path, fields: Fields) -> dict[str, Any]:
+    """Of a file that holds an object. ValueError: as check()."""
+    return check(path, read_json(path), fields)
 
 
 def check_each(path: Path, values: Any, fields: Fields, what: str) -> list[dict[str, Any]]:

@@ -209,7 +209,8 @@ class Evidence:
     def elsewhere_words(self, workload: str, method: str) -> str:
         """Of one that does not arrive at the rate that is taken; empty: nor at another."""
         factors = self.arriving_factors(workload, method)
-        return f", but at {' and '.join(f'{f:g} x' for f in factors)} its rate" if factors else ""
+        rates = " and ".join(f"{factor:g} x" for factor in factors)
+        return f", but some seed at {rates} its rate" if factors else ""
 
     def not_arrived(self, method: str) -> list[str]:
         """Vision workloads of which a seed has not arrived with it."""

@@ -68,8 +68,9 @@ def gap_words(gaps: list[float]) -> str:
 def _at_one_words(evidence: Evidence, workload: str, row: str) -> str:
     """Where the best rates are not all the workload's own."""
     factors = {evidence.factors.get((workload, method), 1.0) for method in ("ddp", row)}
-    at_one = evidence.gaps_at_one(workload, row).values()
-    return f", both at 1 x its rate {fmean(at_one):.2f}" if factors != {1.0} and at_one else ""
+    if factors == {1.0} or not evidence.gaps_at_one(workload, row):
+        return ""
+    return f", both at 1 x its rate {evidence.at_one_words(workload, row)}"
 
 
 def judge(found: Mapping[str, list[float]], networks: set[str], most: float) -> bool | None:

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import read_json, scale, step_times, tables, tuning
+from bench.evidence import checked, read_json, scale, step_times, tables, tuning
 from bench.evidence.blocks import read_blocks
-from bench.evidence.checked import DICT, NUMBER, check, one_of
+from bench.evidence.checked import DICT, NUMBER, one_of
 from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
@@ -60,26 +60,28 @@ Page = tuple[Evidence, Experiments, tables.AtScale]  # All that docs/results.md 
 
 def read_experiments() -> Experiments:
     """With the transformer's rows at its own rate, which is most experiments'."""
-    found = [check(shown(path), read_json(path), PIECE | {
-                 "method": one_of([path.stem.rpartition("-")[0]]), "test": NUMBER,
-                 "workload": one_of([path.parent.name])})
-             for path in sorted(PIECES.glob("*/*.json"))]  # fmt: skip
+    found = [_read_experiment(path) for path in sorted(PIECES.glob("*/*.json"))]
     rows = (p for p in read_pieces([ByteTransformer.name]) if p["rate_factor"] == 1.0)
     return {(piece["method"], piece["seed"]): piece for piece in (*found, *rows)}
+
+
+def _read_experiment(path: Path) -> dict[str, Any]:
+    own = {"method": one_of([path.stem.rpartition("-")[0]]), "test": NUMBER}
+    return checked.read(path, PIECE | own | {"workload": one_of([path.parent.name])})
 
 
 def read_figures(name: str) -> dict[str, Any]:
     path = ROOT / "bench" / "results" / f"{name}.json"
     if not path.exists():
         return {}
-    found: dict[str, Any] = check(path, read_json(path), {"figures": DICT})["figures"]
+    found: dict[str, Any] = checked.read(path, {"figures": DICT})["figures"]
     return found
 
 
 def read_evidence() -> Evidence:
     measured = {rate: found for rate in ("100mbit", "500mbit", "1gbit")
                 if (found := read_figures(f"exchange-{rate}"))}  # fmt: skip
-    rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
+    rate = scale.read_speeds().encode / 1e9
     pieces, targets = read_pieces(), read_targets()
     for workload in sorted({piece["workload"] for piece in pieces} - set(targets)):
         raise ValueError(f"{shown(FOLDER / workload / TARGET)} is missing, allowed: one beside "

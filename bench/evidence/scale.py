@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import chosen, read_json, simulator
+from bench.evidence import checked, chosen, read_json, simulator
 from bench.evidence.checked import COUNT, DICT, LIST, NUMBERS, POSITIVE, TEXT, check, check_each
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
@@ -98,9 +98,7 @@ def read_testbed() -> dict[str, Mapping[str, Any]]:
     paths = {name: TESTBED / f"{name}.json" for name in TESTS}
     paths |= {f"chain, {rate}": TESTBED.parent / f"exchange-{rate}.json" for rate in CHAIN_RATES}
     found: dict[str, Mapping[str, Any]] = {
-        name: check(path, read_json(path), {"figures": DICT})
-        for name, path in paths.items()
-        if path.exists()
+        name: checked.read(path, {"figures": DICT}) for name, path in paths.items() if path.exists()
     }
     for name, one in found.items():
         check(paths[name], one["figures"], {"elements": COUNT, "sites": NUMBERS, "links": LIST},
@@ -120,7 +118,11 @@ class Speeds:
 
 def read_speeds() -> Speeds:
     """Of 7 levels, as `make bench-kernels` measured them."""
-    figures = read_json(KERNELS)["figures"] if KERNELS.exists() else {}
+    figures: dict[str, float] = {}
+    if KERNELS.exists():
+        figures = checked.read(KERNELS, {"figures": DICT})["figures"]
+        check(KERNELS, figures, {"encode7_gb_per_s": POSITIVE, "decode7_gb_per_s": POSITIVE},
+              "figures:")  # fmt: skip
     return Speeds(1e9 * figures.get("encode7_gb_per_s", 0.0),
                   1e9 * figures.get("decode7_gb_per_s", 0.0))  # fmt: skip
 

@@ -33,8 +33,8 @@ from typing import Any
 
 from bench import agent_memory
 from bench.cluster import ROOT, certificates, start_cluster
-from bench.evidence import chosen, read_json
-from bench.evidence.checked import AMOUNT, COUNT, NUMBERS, POSITIVE, TEXT, check, check_each, one_of
+from bench.evidence import checked, chosen, read_json
+from bench.evidence.checked import AMOUNT, COUNT, NUMBERS, POSITIVE, TEXT, check_each, one_of
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.step_times_plan import (
     OURS,
@@ -81,7 +81,7 @@ def path_of(network: str, topology: str = TOPOLOGY, folder: Path = FOLDER) -> Pa
 def read_times(topology: str = TOPOLOGY, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """What was measured there, by network, in the order of NETWORKS."""
     paths = {name: path_of(name, topology, folder) for name in NETWORKS}
-    found = {name: check(path, read_json(path), {"wall_seconds": AMOUNT})
+    found = {name: checked.read(path, {"wall_seconds": AMOUNT})
              for name, path in paths.items() if path.exists()}  # fmt: skip
     for name, content in found.items():
         check_each(paths[name], content.get("rows"), TIMED, "rows")

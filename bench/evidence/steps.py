@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench.evidence import chosen, numbers, read_json
+from bench.evidence import checked, chosen, numbers
 from bench.evidence.checked import (
     AMOUNT,
     COUNT,
@@ -34,7 +34,6 @@ from bench.evidence.checked import (
     SHARE,
     TEXT,
     Fields,
-    check,
 )
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.methods import ROWS
@@ -90,7 +89,7 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
 
 def read_beside(name: str, fields: Fields) -> dict[str, Any]:
     """By workload. ValueError: one is damaged; names it."""
-    return {path.parent.name: check(shown(path), read_json(path), fields)
+    return {path.parent.name: checked.read(path, fields)
             for path in sorted(FOLDER.glob(f"*/{name}"))}  # fmt: skip
 
 
@@ -173,14 +172,12 @@ def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[s
 
     ValueError: as read_piece().
     """
-    paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json")))
+    paths = [path for name in workloads for path in sorted((FOLDER / name).glob("*-*.json"))]
     pieces = [read_piece(path) for path in paths]
     first: dict[str, dict[str, Any]] = {}
-    for piece in pieces:
+    for path, piece in zip(paths, pieces, strict=True):
         other = first.setdefault(piece["workload"], piece)
         if piece["steps"] != other["steps"]:
-            path = piece_path(*(piece[name] for name in ("workload", "method", "seed",
-                                                         "rate_factor")))  # fmt: skip
             raise ValueError(
                 f"{shown(path)}: steps = {piece['steps']}, allowed: {other['steps']}, "
                 "as its workload's other pieces. Remove it to run it again."
@@ -190,7 +187,7 @@ def read_pieces(workloads: Iterable[str] = (*WORKLOADS, *ON_GPU)) -> list[dict[s
 
 def read_piece(path: Path) -> dict[str, Any]:
     """ValueError: the file is no piece, or that of another name; names it."""
-    piece = check(shown(path), read_json(path), PIECE)
+    piece = checked.read(path, PIECE)
     own = piece_path(piece["workload"], piece["method"], piece["seed"], piece["rate_factor"])
     if own != path:
         raise ValueError(f"{shown(path)} holds the piece of {shown(own)}, allowed: its own. "

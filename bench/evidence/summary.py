@@ -9,6 +9,7 @@ from bench.evidence.figures import VISION, Evidence, Seconds
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
+from bench.evidence.steps_tables import mean_words
 from bench.evidence.times import step_time
 from bench.evidence.workloads import ByteTransformer
 
@@ -22,20 +23,12 @@ SHOWN = ("ddp", "fp16", "hier_bf16", "topk0.1", "topk0.01ef", "dgc", "dgc_cold",
 def _as_soon(evidence: Evidence, row: str) -> str:
     """As DDP, by measured seconds; by formula where none were."""
     ways: tuple[tuple[Seconds, str], ...] = (("ready", ""), ("formula", ", by formula"))
-    for seconds, words in ways[row in BY_FORMULA :]:
+    for seconds, words in ways[-1:] if row in BY_FORMULA else ways:
         ratio = evidence.vision_ratio("ddp", row, seconds=seconds)
         if ratio is not None:
             return f"{ratio:.1f} x{words}{evidence.partly_words('ddp', row)}"
     late = evidence.not_arrived(row)
     return f"does not arrive with {' and '.join(late)}" if late else NOT_RUN
-
-
-def _steps(evidence: Evidence, workload: str, row: str) -> str:
-    if not evidence.seeds(workload, row):
-        fits = ROWS[row].only == "" or workload in VISION
-        return NOT_RUN if fits else f"{ROWS[row].only} only"
-    mean = evidence.mean_steps(workload, row)
-    return "does not arrive" if mean is None else f"{mean:.0f}"
 
 
 def summary_table(evidence: Evidence) -> str:
@@ -50,9 +43,9 @@ def summary_table(evidence: Evidence) -> str:
             found = [step_time(row, network, chain, 100.0, 0.0).seconds
                      for network in NETWORKS.values()]  # fmt: skip
             seconds = [f"{min(found):.2g} to {max(found):.2g}, by formula"]
-        steps, lost = [], []
-        for workload in (*VISION, ByteTransformer.name):
-            steps.append(_steps(evidence, workload, row))
+        workloads = (*VISION, ByteTransformer.name)
+        steps = [mean_words(evidence, workload, row) for workload in workloads]
+        lost = []
         for workload in VISION:
             gaps = evidence.gaps(workload, row)
             lost.append(f"{fmean(gaps):.2f} ({evidence.at_one_words(workload, row)})" if gaps

@@ -21,12 +21,12 @@ from bench.evidence import (
     run_tables,
     scale_tables,
     step_times_tables,
+    steps_tables,
     summary,
 )
 from bench.evidence.experiment_tables import NOT_RUN, Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Seconds
 from bench.evidence.goals import Goal
-from bench.evidence.gpu_workloads import METHODS as ON_GPU_METHODS
 from bench.evidence.gpu_workloads import STEPS
 from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.losing import title
@@ -41,11 +41,9 @@ from bench.evidence.times import (
     RATES_MBPS,
     SYSTEMS,
     Formula,
-    mean_log,
     step_time,
 )
 from bench.evidence.train import MOST_TIMES, WORKERS
-from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import model_shapes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
@@ -67,66 +65,6 @@ def goal_table(goals: Sequence[Goal]) -> str:
     return table(["figure", "goal", "found", "verdict"],
                  [[g.text, g.goal, g.value, words[g.met]]
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
-
-
-def reached_words(steps: Sequence[int | None]) -> str:
-    reached = [count for count in steps if count is not None]
-    if not reached:
-        return "not reached"
-    if len(reached) < len(steps):
-        return f"{len(reached)} of {len(steps)} seeds"
-    return f"{fmean(reached):.0f}"
-
-
-def steps_table(evidence: Evidence, workload: str) -> str:
-    """Of every row; what is set against DDP by equal seeds, `below DDP` after DDP's steps."""
-    rows, missing = [], []
-    for method in ROWS:
-        seeds = evidence.seeds(workload, method)
-        if not seeds and workload in ON_GPU:
-            missing += [ROWS[method].title] if method in ON_GPU_METHODS else []
-            continue
-        if not seeds:
-            fits = ROWS[method].only in ("", "adamw" if workload == ByteTransformer.name else "sgd")
-            said = NOT_RUN if fits else f"{ROWS[method].only} only"
-            rows.append([ROWS[method].title, *[said] * 10])
-            continue
-        pieces = [evidence.pieces[workload, method, seed] for seed in seeds]
-        steps = [evidence.steps(workload, method, seed) for seed in seeds]
-        pairs = [(evidence.steps(workload, "ddp", seed), count)
-                 for seed, count in zip(seeds, steps, strict=True)]  # fmt: skip
-        times = [own / ddp for ddp, own in pairs if own and ddp]
-        more = f"{mean_log(times):.2f} x" if times and len(times) == len(pairs) else "-"
-        gaps = evidence.gaps(workload, method)
-        upper = figures.upper95(gaps)
-        risks = [piece["risk"] for piece in pieces if piece["risk"] is not None]
-        gap = f"{fmean(gaps):.3f}" if gaps else "-"
-        if upper is not None:
-            gap += f" (95 %: <= {upper:.3f})"
-        factor = evidence.factors.get((workload, method))
-        rows.append([ROWS[method].title, f"{pieces[0]['bytes_per_element']:.3g}",
-                     f"{pieces[0]['keep']:.2f}",
-                     "not tuned" if factor is None else f"{factor:g} x", str(len(seeds)),
-                     reached_words(steps) + (evidence.elsewhere_words(workload, method)
-                                             if None in steps else ""), more,
-                     f"{fmean(piece['test'] for piece in pieces):.3f}",
-                     gap, evidence.at_one_words(workload, method, 3),
-                     f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
-    head = [
-        "method",
-        "bytes per element",
-        "kept",
-        "rate",
-        "seeds",
-        "steps to the target",
-        "of DDP's",
-        "test score",
-        "below DDP",
-        "both at 1 x",
-        "r",
-    ]
-    left = f"\n\nNot run yet: {'; '.join(missing)}." if missing else ""
-    return table(head, rows) + left
 
 
 def claims_table(evidence: Evidence) -> str:
@@ -330,7 +268,7 @@ Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):
 def workload_section(evidence: Evidence, workload: str, title: str) -> str:
     unit = evidence.targets.get(workload, {}).get("unit", "")
     return SECTION.format(title=title, workload=workload, unit=unit,
-                          steps=steps_table(evidence, workload),
+                          steps=steps_tables.steps_table(evidence, workload),
                           times=tta_table(evidence, workload))  # fmt: skip
 
 

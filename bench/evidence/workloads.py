@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench import data
-from bench.evidence.networks import ResNet9, Vgg
+from bench.evidence.networks import ResNet9, Transformer, Vgg
 from bench.model import normalised
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,41 +328,6 @@ class VggCifar(Cifar):
 
 
 # --- A byte-level transformer on text -----------------------------------------------------
-
-
-class Layer(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, t, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(n, t, width))
-        result: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
-        return result
-
-
-class Transformer(nn.Module):
-    def __init__(self, width: int = 64, layers: int = 2, heads: int = 4, context: int = 64) -> None:
-        super().__init__()
-        self.bytes = nn.Embedding(256, width)
-        self.places = nn.Embedding(context, width)
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, 256)
-        for table in (self.bytes, self.places):
-            nn.init.normal_(table.weight, std=0.02)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.bytes(tokens) + self.places(torch.arange(tokens.shape[1]))
-        result: Tensor = self.head(self.norm(self.layers(x)))
-        return result
 
 
 class ByteTransformer(Workload):

@@ -179,8 +179,8 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         "docs/when-it-helps.md"
     )
     late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
-    as_soon = MORE_LOCAL_STEPS * local.step_seconds
-    if late and job.compute_seconds and as_soon < best.step_seconds:
+    own_seconds = MORE_LOCAL_STEPS * local.step_seconds  # As far as one common step.
+    if late and job.compute_seconds and own_seconds < best.step_seconds:
         return (
             f"use local SGD if your training bears it: {LOCAL_STEPS} own steps send "
             f"less, even if they are {MORE_LOCAL_STEPS:g} times as many, as in the one "
