@@ -151,8 +151,8 @@ def test_what_noise_costs_under_a_mask_is_told_of_what_it_costs_without() -> Non
         found[f"noise{r}-0.5", 1] = piece(-2.1 - half)
         found[f"noise{r}-0.2", 1] = piece(-2.2 - fifth)
     assert experiment_tables.noise_words(Pieces(found)) == (
-        "What noise costs without a mask it costs 1.00 to 1.10 of that at keep 0.5 and 0.60 to "
-        "0.80 of that at keep 0.2 (one seed, so a hint and no result)."
+        "Under a mask the same noise costs, of what it costs without one, 1.00 to 1.10 times at "
+        "keep 0.5 and 0.60 to 0.80 times at keep 0.2 (one seed, so a hint and no result)."
     )
 
 

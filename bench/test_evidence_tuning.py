@@ -66,6 +66,18 @@ def test_no_factor_is_chosen_before_all_are_run_on_the_first_seed() -> None:
     assert best_factor(found, -2.0) is None
 
 
+def test_between_the_named_factor_and_1_all_seeds_decide_that_ran_with_both() -> None:
+    first = [piece(0.5, [-2, -2, -2]), piece(1.0, [-3, -2, -2]), piece(2.0, [-3, -3, -3])]
+    assert best_factor(first, -2.0) == 0.5
+    slower = [piece(0.5, [-3, -3, -3, -3, -2, -2], 2), piece(1.0, [-3, -2, -2], 2)]
+    assert best_factor([*first, *slower], -2.0) == 1.0
+    assert best_factor([*first, slower[0]], -2.0) == 0.5  # Nothing to compare it with.
+    fails = [piece(0.5, [-3, -3, -3], 2), piece(1.0, [-3, -3, -3, -2, -2], 2)]
+    assert best_factor([*first, *fails], -2.0) == 1.0
+    equal = [piece(0.5, [-3, -2, -2], 2), piece(1.0, [-2, -2, -2], 2)]
+    assert best_factor([*first, *equal], -2.0) == 1.0
+
+
 def test_of_each_method_the_pieces_of_its_factor_are_taken() -> None:
     tuned = [piece(f, [-2, -2 + f], seed) for f in tuning.FACTORS for seed in (1, 2)]
     alone = [piece(1.0, [-2, -2], method="n"), piece(2.0, [-1, -1], method="n")]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.evidence.experiments import KEEPS, RISKS, VARIANTS
+from bench.evidence.experiments import KEEPS, OUTER_MOMENTA, RISKS, VARIANTS
 from bench.evidence.figures import upper95
-from bench.evidence.methods import ROWS
+from bench.evidence.methods import DILOCO_MOMENTUM, DILOCO_RATE, ROWS
 from bench.evidence.tuning import Piece
 
 NOT_RUN = "not run yet"
@@ -115,6 +115,33 @@ def criteria_table(pieces: Pieces) -> str:
                   "95 % bound", "seeds"], rows)  # fmt: skip
 
 
+def frozen_words(pieces: Pieces) -> str:
+    """Our own way to lose less under masks, where the network need not get smaller."""
+    ways = {"frozen": "freeze", "set to zero": "levels7-0.2",
+            "set to zero and sent exactly": MASK_ALONE[0.2]}  # fmt: skip
+    lost = {words: gaps for words, name in ways.items() if (gaps := pieces.gaps(name))}
+    if len(lost) < len(ways):
+        return f"**Frozen instead of pruned.** {NOT_RUN.capitalize()}."
+    said = ", ".join(f"{words} {fmean(gaps):+.3f}" for words, gaps in lost.items())
+    return (
+        '**Masks for the links alone: `pactrain.prune(model, amount, kind="freeze")`.** Weights '
+        "outside the mask stay as they are, and as few bytes travel. The network gets no smaller. "
+        f"Nats lost by the transformer at amount 0.8 with 7 levels: {said}."
+    )
+
+
+def outer_words(pieces: Pieces) -> str:
+    """What DiLoCo's outer momentum is, and what others brought; held-out scores."""
+    tried = {momentum: own[1]["curve"][-1][1] for momentum in OUTER_MOMENTA
+             if (own := pieces.of(f"outer-{momentum:g}"))}  # fmt: skip
+    said = ", ".join(f"{score:.1f} with {momentum:g}" for momentum, score in tried.items())
+    return (f"DiLoCo's outer rate is {DILOCO_RATE:g}, its outer momentum {DILOCO_MOMENTUM:g}: with "
+            "H = 30 resnet9 ends, in held-out points of one seed, at "
+            f"{said if len(tried) == len(OUTER_MOMENTA) else NOT_RUN}. "
+            "Its authors' is 0.9, for hundreds of rounds, of which there are "
+            "tens here.")  # fmt: skip
+
+
 def long_words(pieces: Pieces) -> str:
     """How far runs came whose rate falls to 0."""
     said = [
@@ -157,22 +184,37 @@ def noise_table(pieces: Pieces) -> str:
     return table(["r of the noise", "nats it costs, no mask", "keep 0.5", "keep 0.2"], rows)
 
 
-def noise_words(pieces: Pieces) -> str:
-    """Whether masks bear noise better, of the seeds that there are."""
-    said, fewest = [], 0
+def noise_ratios(pieces: Pieces) -> dict[float, list[float]]:
+    """By keep: what noise costs under a mask over what it costs without. Empty: not all was run."""
+    found: dict[float, list[float]] = {}
     for keep in (0.5, 0.2):
-        ratios = []
         for risk in RISKS:
             dense = pieces.gaps(f"noise{risk:g}-1", MASK_ALONE[1.0])
             masked = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
             if not dense or not masked or fmean(dense) <= 0:
-                return NOT_RUN
-            ratios.append(fmean(masked) / fmean(dense))
-            fewest = min(fewest or len(masked), len(masked), len(dense))
-        ends = dict.fromkeys(f"{end:.2f}" for end in (min(ratios), max(ratios)))
-        said.append(f"{' to '.join(ends)} of that at keep {keep:g}")
+                return {}
+            found.setdefault(keep, []).append(fmean(masked) / fmean(dense))
+    return found
+
+
+def noise_share(ratios: Mapping[float, list[float]]) -> str:
+    said = []
+    for keep, own in ratios.items():
+        ends = dict.fromkeys(f"{end:.2f}" for end in (min(own), max(own)))
+        said.append(f"{' to '.join(ends)} times at keep {keep:g}")
+    return " and ".join(said)
+
+
+def noise_words(pieces: Pieces) -> str:
+    """Whether masks bear noise better, of the seeds that there are."""
+    ratios = noise_ratios(pieces)
+    if not ratios:
+        return NOT_RUN
+    names = [f"noise{risk:g}-{keep:g}" for risk in RISKS for keep in (1.0, *ratios)]
+    fewest = min(len(pieces.of(name)) for name in names)
     seeds = "one seed, so a hint and no result" if fewest == 1 else f"{fewest} seeds"
-    return f"What noise costs without a mask it costs {' and '.join(said)} ({seeds})."
+    return ("Under a mask the same noise costs, of what it costs without one, "
+            f"{noise_share(ratios)} ({seeds}).")  # fmt: skip
 
 
 def sites_table(pieces: Pieces) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bench.evidence import chosen, numbers
 from bench.evidence.codec import Tree
-from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
+from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup, diloco
 from bench.evidence.steps import FOLDER, check_start, fix_target, run_missing, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
 from bench.evidence.workloads import ByteTransformer, Resnet9Cifar, Workload
@@ -38,6 +38,7 @@ COMPARED = ("ddp", "levels7", "exact-0.5", "levels7-0.5", "exact-0.2", "levels7-
 PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
+OUTER_MOMENTA = (0.9, 0.5, 0.3)  # Of DiLoCo: its authors', and less.
 LONG, LONGER = 8, 16  # As many as others.
 RISKS = (1.0, 4.0)
 STAR = Tree(topologies()["star"].layout.sites, (-1, 0, 0, 0, 0))  # Of its roots the first.
@@ -132,6 +133,10 @@ def variants() -> dict[str, Variant]:
                              ("longer-ddp", "ddp", LONGER)):  # fmt: skip
         row = replace(ROWS[own], steps=times, decays=True)
         found[name] = Variant("long", row, Resnet9Cifar, SEEDS[:1])
+    for momentum in OUTER_MOMENTA:
+        found[f"outer-{momentum:g}"] = Variant(
+            "outer", diloco(30, momentum), Resnet9Cifar, SEEDS[:1]
+        )
     return found
 
 

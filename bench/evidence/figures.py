@@ -130,8 +130,11 @@ class Evidence:
             if theirs is None or own is None:
                 return None
             if seconds != "formula":
-                steps = [self.timed_ratio(n, peer, ours, rate, seconds) for n in networks]
-                ratios.append(theirs / own * mean_log(steps))
+                ratios.append(theirs / own * mean_log([
+                    self.timed_seconds(workload, peer, seed, network, rate, seconds)
+                    / self.timed_seconds(workload, ours, seed, network, rate, seconds)
+                    for network in networks
+                ]))  # fmt: skip
                 continue
             ratios.append(mean_log([
                 self.seconds_to(workload, peer, seed, theirs, network, rate, topology)
@@ -181,6 +184,20 @@ class Evidence:
             return None
         middle, width = fmean(logs), half_width(logs, T975)
         return math.exp(middle - width), math.exp(middle + width)
+
+    def timed_seconds(
+        self, workload: str, method: str, seed: int, network: str, rate: float, seconds: Seconds
+    ) -> float:  # fmt: skip
+        """Of a measured step, and by formula what the piece's mask kept beyond the step's."""
+        entry = self.timed(network, method, rate, ready=seconds == "ready")
+        assert entry is not None, (network, method, rate)  # Else not among networks_timed().
+        kept = self.pieces[workload, STEPS_OF.get(method, method), seed]["keep"]
+        if kept == 1:
+            return float(entry["seconds"])
+        step = (method, NETWORKS[network], self.topologies[TOPOLOGY], rate, self.codec_gb_per_s,
+                1, 1)  # fmt: skip
+        more = mean_step_seconds(*step, kept) - mean_step_seconds(*step)
+        return float(entry["seconds"]) + more
 
     def timed_ratio(
         self, network: str, peer: str, ours: str, rate: float, seconds: Seconds

@@ -218,8 +218,7 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def write_pages(found: Page) -> None:
-    evidence = found[0]
-    pages = {"results.md": page(*found), "when-it-helps.md": tables.when_page(evidence)}
+    pages = {"results.md": page(*found), "when-it-helps.md": tables.when_page(*found[:2])}
     for name, text in pages.items():
         if FOLDER != COMMITTED:
             title, rest = text.split("\n", 1)

@@ -42,6 +42,7 @@ from bench.evidence.tuning import (
     FACTORS,
     FIRST_SEED,
     best_factor,
+    named_factor,
     steps_to_beat,
 )
 from bench.evidence.workloads import (
@@ -312,7 +313,8 @@ def run_each(workload: Workload, pieces: Iterable[Piece]) -> None:
 def pieces_of(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], target: float, tune: bool
 ) -> Iterator[Piece]:
-    """Method by method: `tune` runs its factors, and all seeds go with the best."""
+    """Method by method: `tune` runs its factors; those seeds of 1 are run with the named one, too,
+    and all seeds go with the best of the two."""
     for method in ["ddp", *(m for m in methods if m != "ddp")]:
         if not fits(workload, method):
             print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
@@ -320,6 +322,10 @@ def pieces_of(
         for factor in FACTORS if tune else ():
             beat = steps_to_beat(read_method(workload, method), target)
             run_missing(workload, method, FIRST_SEED, target, factor, beat)
+        own = read_method(workload, method)
+        named = named_factor(own, target) or 1.0
+        at_one = {piece["seed"] for piece in own if piece["rate_factor"] == 1.0}
+        yield from ((method, seed, target, named) for seed in seeds if seed in at_one)
         factor = factor_of(workload, method, target)
         yield from ((method, seed, target, factor) for seed in seeds)
 

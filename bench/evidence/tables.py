@@ -67,7 +67,7 @@ def goal_table(goals: Sequence[Goal]) -> str:
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
 
 
-def claims_table(evidence: Evidence) -> str:
+def claims_table(evidence: Evidence, pieces: Pieces) -> str:
     """What the paper says, and what was found of it here."""
 
     def against(peer: str) -> str:
@@ -118,6 +118,14 @@ def claims_table(evidence: Evidence) -> str:
     alone = f"the mask alone, sent exactly: {lost('exact-0.2')}"
     rows.append(["under 2 % lost with 80 % pruned", f"{lost('levels7-0.2')}; {alone}",
                  lost_holds("levels7-0.2"), NOT_RUN, "-"])  # fmt: skip
+    ratios = experiment_tables.noise_ratios(pieces)
+    better = [max(own) < 1 for own in ratios.values()]
+    where = " and ".join(f"{keep:g}" for keep, own in ratios.items() if max(own) < 1)
+    rows.append(["pruned networks bear noise better: what [the same noise](#the-same-noise-with-"
+                 "and-without-a-mask) costs, of what it costs without a mask",
+                 experiment_tables.noise_share(ratios) or NOT_RUN,
+                 f"**no**, but at keep {where}" if any(better) and not all(better)
+                 else _holds(all(better) if better else None), "-", "-"])  # fmt: skip
     return table(["the paper says", f"{ROWS[OURS].title}, 100 Mbps, by formula", "holds",
                   "the paper's own scheme here", "holds somewhere"], rows)  # fmt: skip
 
@@ -144,9 +152,11 @@ def measured_against(evidence: Evidence) -> str:
                 said.append("-" if ratio is None else f"{'> ' * late}{ratio:.2f} x{of}")
             cells.append(" / ".join(said))
         if any_timed:
-            rows.append([title(peer) + evidence.partly_words(peer), *cells])
+            seeds = ", ".join(f"{len(evidence.paired(workload, peer, OURS))} of {workload}"
+                              for workload in evidence.vision_with(peer))  # fmt: skip
+            rows.append([title(peer) + evidence.partly_words(peer), *cells, seeds])
     rates = (f"{rate:g} Mbps, formula / compression slept / on processors" for rate in RATES_MBPS)
-    return table(["against", *rates], rows)
+    return table(["against", *rates, "seeds"], rows)
 
 
 def touched_words() -> str:
@@ -333,10 +343,11 @@ def page(
         losses=len(losses),
         cases=len(list(losing.cases(evidence))),
         losing_whole=losing.whole_table(evidence, losses),
-        claims=claims_table(evidence),
+        claims=claims_table(evidence, pieces),
         measured_against=measured_against(evidence),
         accuracy=accuracy_tables.accuracy_table(evidence),
         long=experiment_tables.long_words(pieces),
+        outer_words=experiment_tables.outer_words(pieces),
         workloads="\n".join(section for w, section in sections.items() if w not in ON_GPU),
         gpu="\n".join(section for w, section in sections.items() if w in ON_GPU),
         gpu_runs=gpu_tables.run_table(evidence),
@@ -377,10 +388,11 @@ def page(
     )
 
 
-def when_page(evidence: Evidence) -> str:
+def when_page(evidence: Evidence, experiments: Experiments) -> str:
     """docs/when-it-helps.md."""
     said = advice.sections(evidence).replace("](#", "](results.md#")
     return WHEN.format(summary=summary.summary_table(evidence), advice=said,
+                       frozen=experiment_tables.frozen_words(Pieces(experiments)),
                        sooner=losing.sooner_words(evidence))  # fmt: skip
 
 

@@ -212,7 +212,7 @@ SYSTEMS: Sequence[Formula] = (
             "embeddings", "arXiv 2110.09132"),
     Formula("Espresso", lambda keep: 56 * 0.001, "the best of its codecs: DGC, 56 d",
             "GPUs, a profile of the job", "EuroSys 2023"),
-    Formula("GRACE", lambda keep: 7 / 8, "one bit per element from each of 7 others: 7/8",
+    Formula("GRACE", lambda keep: 56 * 0.001, "the best of its codecs: DGC, 56 d; of one bit: 7/8",
             "a choice by hand", "ICDCS 2021"),
     Formula("MCCS", lambda keep: 7.0, "7: it moves DDP's bytes at better times",
             "control of the cloud's network", "SIGCOMM 2024"),

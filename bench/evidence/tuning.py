@@ -1,14 +1,15 @@
 """Which factor of the workload's rate a method takes: the best of three, the same three for all.
 
-Chosen on the first seed by held-out scores: the fewest steps to the target, which is of DDP at
-factor 1; else the best score at the end. Never by the test set. A run that cannot win any more
-ends there. Pure.
+Named on the first seed by held-out scores: the fewest steps to the target, which is of DDP at
+factor 1; else the best score at the end. Between the named one and 1 all seeds decide that ran
+with both. Never by the test set. A run that cannot win any more ends there. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from bench.evidence.train import crossing
@@ -29,18 +30,39 @@ def merit(piece: Piece, target: float) -> tuple[float, float]:
     return -steps, [score for step, score in curve if step <= piece["steps"]][-1]
 
 
+def mean_merit(pieces: Sequence[Piece], target: float) -> tuple[float, float, float]:
+    """The greater the better, of the same seeds: who arrives oftener, sooner, with better ends."""
+    merits = [merit(piece, target) for piece in pieces]
+    arrived = [steps for steps, _ in merits if math.isfinite(steps)]
+    return len(arrived), fmean(arrived or [0.0]), fmean(score for _, score in merits)
+
+
 def steps_to_beat(pieces: Iterable[Piece], target: float) -> int | None:
     """To the target, of the best of one method's pieces on the first seed; None: none arrived."""
     arrived = (crossing(p["curve"], target) for p in pieces if p["seed"] == FIRST_SEED)
     return min((steps for steps in arrived if steps), default=None)
 
 
-def best_factor(pieces: Iterable[Piece], target: float) -> float | None:
-    """Of one method's pieces; equals go to the one nearest 1. None: not all factors were run."""
+def named_factor(pieces: Iterable[Piece], target: float) -> float | None:
+    """The first seed's best of one method's pieces; equals go to the one nearest 1. None: not all
+    factors were run."""
     first = {p["rate_factor"]: merit(p, target) for p in pieces if p["seed"] == FIRST_SEED}
     if not first.keys() >= set(FACTORS):
         return None
     return max(FACTORS, key=lambda factor: (first[factor], -abs(math.log(factor))))
+
+
+def best_factor(pieces: Sequence[Piece], target: float) -> float | None:
+    """The named one or 1, by the seeds that ran with both. None: not all factors were run."""
+    named = named_factor(pieces, target)
+    if named is None:
+        return None
+    by_seed = {(p["rate_factor"], p["seed"]): p for p in pieces}
+    both = [p["seed"] for p in pieces if p["rate_factor"] == 1 and (named, p["seed"]) in by_seed]
+    own, at_one = (
+        mean_merit([by_seed[factor, seed] for seed in both], target) for factor in (named, 1.0)
+    )
+    return named if own > at_one else 1.0
 
 
 def best_factors(

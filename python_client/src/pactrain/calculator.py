@@ -34,7 +34,7 @@ DGC_DENSITY = 0.001
 DGC = f"DGC, density {DGC_DENSITY:g}, no warm-up"
 # By rank, of DDP's bytes, at the shapes of ResNet18.
 POWERSGD_SHARES = {1: 0.0041, 4: 0.0139}
-MORE_LOCAL_STEPS = 2.5  # To the same accuracy, in the one training of two that arrived.
+MORE_LOCAL_STEPS = 2.6  # To the same accuracy, in the one training of two that arrived.
 KEEP_TRIED = 0.5  # What all trainings of docs/results.md bore.
 MEASURED_MBPS = 1000.0  # Up to which predictions were held to measured steps.
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
@@ -159,16 +159,23 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
             f"step as plain DDP; PacTrain would be {over_hand:.2f} times as fast as "
             f"it{unmeasured}"
         )
-    fewer = [
-        f"{name}{only} {best.step_seconds / by_name[name].step_seconds:.1f} times as "
-        "fast"
+    peers = {
+        f"{name}{only}": best.step_seconds / by_name[name].step_seconds
         for name, only in (
             (DGC, " (SGD only)"),
             *((_powersgd(rank), "") for rank in POWERSGD_SHARES),
         )
-        if best.step_seconds / by_name[name].step_seconds > WORTH
-    ]
-    sooner = f"; shorter steps still: {', '.join(fewer)}" if fewer else ""
+    }
+    faster = [name for name in peers if peers[name] > WORTH]
+    alike = [name for name in peers if 1 / WORTH <= peers[name] <= WORTH]
+    said = ", ".join(f"{name} {peers[name]:.1f} times as fast" for name in faster)
+    first = (
+        f"try first, if your training bears it, what needs no agents: {said} a step as "
+        "PacTrain's; else "
+        if faster
+        else ""
+    )
+    sooner = f"; as fast without agents: {', '.join(alike)}" if alike else ""
     if job.keep < KEEP_TRIED and f"keep {job.keep:g}" in best.name:
         sooner += (
             f"; masks that keep {job.keep:g} lose more: at 0.2 not all small "
@@ -182,9 +189,9 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     own_seconds = MORE_LOCAL_STEPS * local.step_seconds  # As far as one common step.
     if late and job.compute_seconds and own_seconds < best.step_seconds:
         return (
-            f"use local SGD if your training bears it: {LOCAL_STEPS} own steps send "
-            f"less, even if they are {MORE_LOCAL_STEPS:g} times as many, as in the one "
-            "training of two here that arrived; else "
+            f"{first}use local SGD if your training bears it: {LOCAL_STEPS} own steps "
+            f"send less, even if they are {MORE_LOCAL_STEPS:g} times as many, as in "
+            "the one training of two here that arrived; else "
             f"{best.name}, whose step takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute{sooner}"
             f"{accuracy}"
@@ -196,7 +203,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         "there is to gain)"
     )
     return (
-        f"use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
+        f"{first}use {best.name}: {gain:.1f} times as fast a step as plain DDP{unknown}"
         f"{sooner}{accuracy}"
     )
 
