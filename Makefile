@@ -123,8 +123,8 @@ report-times: build  ## Seconds per step at the paper's shapes on emulated links
 	  $(if $(RATES),--rates=$(RATES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again) \
 	  $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES)) $(if $(READY),--ready)
 
-report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
-	@$(PYTHON) -m bench.evidence.many
+report-many: build  ## 16 and 32 real workers train a small transformer, once (needs PACTRAIN_DATA, 8 GiB; AGAIN=1).
+	@$(PYTHON) -m bench.evidence.many $(if $(AGAIN),--again)
 
 report-runs: build  ## Real trainings to the target on each topology, what is missing of them, against steps times seconds per step; ends with a line of JSON (needs PACTRAIN_DATA; TOPOLOGIES=chain ROWS=levels7-0.5 AGAIN=1).
 	@$(PYTHON) -m bench.evidence.runs $(if $(TOPOLOGIES),--topologies=$(TOPOLOGIES)) $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
@@ -132,9 +132,13 @@ report-runs: build  ## Real trainings to the target on each topology, what is mi
 report-gpu: build  ## Packs the paper's networks with their images into out/report-gpu, and says the command that trains them on a machine with a GPU (needs PACTRAIN_DATA; DATA=cifar100); ends with a line of JSON.
 	@$(PYTHON) tools/pack_report_gpu.py $(if $(DATA),--data=$(DATA))
 
-report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped) and of their seconds, then docs/results.md; ends with a line of JSON.
+report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped), of their seconds, of real runs and of scale, then docs/results.md; ends with a line of JSON.
 	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times # Without root or memory the page says what was not run.
 	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.step_times --ready
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.scale --measure
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.scale
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.many
+	-@[ -n "$(RESULTS)" ] || $(PYTHON) -m bench.evidence.runs
 	@$(PYTHON) -m bench.evidence.report
 
 report-page: build  ## docs/results.md and its plots from the committed pieces, in half a minute; ends with a line of JSON.

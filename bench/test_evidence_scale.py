@@ -261,7 +261,7 @@ def test_it_is_near_the_testbed_where_links_hold_the_step(name: str, row: str) -
     """How near is in docs/results.md, with the goal: within a tenth."""
     figures = TESTBED[name]["figures"]
     measured = next(min(r["rounds"]) for r in figures["rows"] if r["name"] == row)
-    assert scale.predict(figures, row, scale.read_speeds()) == pytest.approx(measured, rel=0.15)
+    assert scale.predict(figures, row, scale.read_speeds()) == pytest.approx(measured, rel=0.1)
 
 
 def test_the_testbed_had_three_and_more_sites_and_all_modes() -> None:

@@ -1,4 +1,4 @@
-"""make report-many: 16 and 32 real workers train the small transformer once, on one machine.
+"""make report-many: 16 and 32 real workers train the small transformer, on one machine, once.
 
 Four and eight sites of four trainers, an agent each, on a common core of 100 Mbps links, TLS:
 the byte-level transformer from fresh weights, keep 0.5, TERNARY in 7 levels. Beside it one
@@ -125,6 +125,7 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--worlds", default="16,32")
+    parser.add_argument("--again", action="store_true", help="also what is there")
     parser.add_argument("--rank", action="store_true", help="be one rank of it")
     options = parser.parse_args(argv)
     if options.rank:
@@ -143,6 +144,8 @@ def main(argv: Sequence[str]) -> int:
     found = {one["workers"]: one for one in read_many()}
     try:
         for workers in map(int, worlds):
+            if workers in found and not options.again:
+                continue
             found[workers] = run(workers)
             print(json.dumps(found[workers]), flush=True)
             RESULT.write_text(json.dumps([found[one] for one in sorted(found)], indent=1) + "\n")
