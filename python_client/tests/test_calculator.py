@@ -128,6 +128,10 @@ def test_own_steps_are_advised_where_twice_as_many_are_sooner_still() -> None:
 def test_what_was_never_measured_is_said(rate_mbps: float) -> None:
     job = Job(RESNET18, (1,) * 8, rate_mbps, 0.026, 0.5, core=True)
     assert "above 1 Gbps this is by formula" in advice(job, candidates(job, FAST_CORE))
+    unknown = Job(RESNET18, (1, 1), 5000, 0.0, 0.5)
+    said = advice(unknown, candidates(unknown, FAST_CORE))
+    assert said.startswith("use ")
+    assert "shorter steps still, if compressing took nothing: DGC" in said
     slower = Job(RESNET18, (1,) * 8, 1000, 0.026, 0.5, core=True)
     assert "by formula" not in advice(slower, candidates(slower, FAST_CORE))
 

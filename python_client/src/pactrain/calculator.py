@@ -172,10 +172,12 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     first = (
         f"try first, if your training bears it, what needs no agents: {said} a step as "
         "PacTrain's; else "
-        if faster
+        if faster and not unmeasured
         else ""
     )
     sooner = f"; as fast without agents: {', '.join(alike)}" if alike else ""
+    if faster and unmeasured:  # Where what compressing takes may outlast the links.
+        sooner += f"; shorter steps still, if compressing took nothing: {said}"
     if job.keep < KEEP_TRIED and f"keep {job.keep:g}" in best.name:
         sooner += (
             f"; masks that keep {job.keep:g} lose more: at 0.2 not all small "
