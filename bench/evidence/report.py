@@ -261,6 +261,9 @@ def main(argv: list[str]) -> int:
     if at_scale.simulated:
         plot_scale(at_scale.simulated, DOCS / "images" / "results-scale.png")
     write_pages((evidence, experiments, at_scale))
+    if options.quick:
+        print(f"The pages of {shown(DOCS)} have this machine's times now; "
+              "`git checkout docs` brings back the committed.")  # fmt: skip
     print(tables.last_line(evidence))
     return status
 

@@ -3,7 +3,8 @@
 What is there already is not run again, so the command may be stopped and go on. DDP comes
 first; when all its seeds are there the target is fixed, once and for all, and only then other
 methods run. Pieces lie in bench/results/evidence, each target beside its workload's. `--tune` runs
-each method with half and twice the rate as well, on the first seed; other seeds run with the best.
+each method with half and twice the rate as well, on the first seed; other seeds run with the
+best, and with the workload's own where some ran with that already.
 
   python -m bench.evidence.steps --workloads=transformer --methods=ddp,levels7-0.5 --seeds=1,2,3
 """
@@ -41,7 +42,6 @@ from bench.evidence.train import Run
 from bench.evidence.tuning import (
     FACTORS,
     FIRST_SEED,
-    best_factor,
     named_factor,
     steps_to_beat,
 )
@@ -313,8 +313,8 @@ def run_each(workload: Workload, pieces: Iterable[Piece]) -> None:
 def pieces_of(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], target: float, tune: bool
 ) -> Iterator[Piece]:
-    """Method by method: `tune` runs its factors; those seeds of 1 are run with the named one, too,
-    and all seeds go with the best of the two."""
+    """Method by method: `tune` runs its factors, and all seeds go with the named one; with 1, too,
+    where later seeds ran with that already: then both have equal seeds, whichever is best."""
     for method in ["ddp", *(m for m in methods if m != "ddp")]:
         if not fits(workload, method):
             print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
@@ -322,17 +322,16 @@ def pieces_of(
         for factor in FACTORS if tune else ():
             beat = steps_to_beat(read_method(workload, method), target)
             run_missing(workload, method, FIRST_SEED, target, factor, beat)
-        own = read_method(workload, method)
-        named = named_factor(own, target) or 1.0
-        at_one = {piece["seed"] for piece in own if piece["rate_factor"] == 1.0}
-        yield from ((method, seed, target, named) for seed in seeds if seed in at_one)
-        factor = factor_of(workload, method, target)
-        yield from ((method, seed, target, factor) for seed in seeds)
+        for factor in factors_of(workload, method, target):
+            yield from ((method, seed, target, factor) for seed in seeds)
 
 
-def factor_of(workload: Workload, method: str, target: float) -> float:
-    """The page's: the method's best, 1 before all were tried."""
-    return best_factor(read_method(workload, method), target) or 1.0
+def factors_of(workload: Workload, method: str, target: float) -> list[float]:
+    own = read_method(workload, method)
+    factors = [named_factor(own, target) or 1.0]
+    if any(p["rate_factor"] == 1.0 and p["seed"] != FIRST_SEED for p in own):
+        factors.append(1.0)
+    return list(dict.fromkeys(factors))
 
 
 def run_workload(
