@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
 from bench.evidence import report, summary
@@ -33,11 +35,17 @@ def test_what_the_calculator_says_of_trainings_is_what_the_committed_showed() ->
     trained = (*VISION, "transformer")
     assert all(found.mean_steps(workload, OURS) for workload in trained)
     assert not all(found.mean_steps(workload, "levels7-0.2") for workload in trained)
-    own = {w: found.mean_steps(w, "local30") for w in trained if found.seeds(w, "local30")}
-    arrived = [steps / ddp for w, steps in own.items()
-               if steps and (ddp := found.mean_steps(w, "ddp"))]  # fmt: skip
-    assert (len(own), len(arrived)) == (2, 1)  # "the one training of two here that arrived"
-    assert 0 < calculator.MORE_LOCAL_STEPS - arrived[0] < 0.1
+    run = [w for w in trained if found.seeds(w, "local30")]
+    arrived = [w for w in run if found.mean_steps(w, "local30")]
+    # "the most of the two trainings of three here that arrived"
+    assert (len(run), len(arrived)) == (3, 2)
+    pairs = [
+        [(found.steps(w, "local30", seed), found.steps(w, "ddp", seed))
+         for seed in found.paired(w, "ddp", "local30")]
+        for w in arrived
+    ]  # fmt: skip
+    most = max(fmean(own / ddp for own, ddp in both if own and ddp) for both in pairs)
+    assert 0 < calculator.MORE_LOCAL_STEPS - most < 0.1
 
 
 def test_what_the_calculator_says_of_steps_is_what_was_measured() -> None:

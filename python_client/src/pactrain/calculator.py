@@ -34,7 +34,7 @@ DGC_DENSITY = 0.001
 DGC = f"DGC, density {DGC_DENSITY:g}, no warm-up"
 # By rank, of DDP's bytes, at the shapes of ResNet18.
 POWERSGD_SHARES = {1: 0.0041, 4: 0.0139}
-MORE_LOCAL_STEPS = 2.7  # To the same accuracy, in the one training of two that arrived.
+MORE_LOCAL_STEPS = 3.0  # To the same accuracy: the most of two trainings that arrived.
 KEEP_TRIED = 0.5  # What all trainings of docs/results.md bore.
 MEASURED_MBPS = 1000.0  # Up to which predictions were held to measured steps.
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
@@ -192,8 +192,8 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
     if late and job.compute_seconds and own_seconds < best.step_seconds:
         return (
             f"{first}use local SGD if your training bears it: {LOCAL_STEPS} own steps "
-            f"send less, even if they are {MORE_LOCAL_STEPS:g} times as many, as in "
-            "the one training of two here that arrived; else "
+            f"send less, even if they are {MORE_LOCAL_STEPS:g} times as many, the most "
+            "of the two trainings of three here that arrived; else "
             f"{best.name}, whose step takes "
             f"{best.step_seconds / job.compute_seconds:.1f} times its compute{sooner}"
             f"{accuracy}"
