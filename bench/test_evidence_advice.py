@@ -57,6 +57,18 @@ def test_what_the_calculator_says_of_steps_is_what_was_measured() -> None:
     seconds = [entry["seconds"] for entry in cluster if entry]
     assert len(seconds) == 3
     assert seconds[0] == min(seconds)
+    slower = []
+    for rate in (100.0, 500.0, 1000.0):
+        for name, shape in NETWORKS.items():
+            if entry := found.timed(name, OURS, rate):
+                job = calculator.Job(shape.elements, (3, 2, 3), rate,
+                                     shape.compute_seconds, 0.5)  # fmt: skip
+                rows = calculator.candidates(job, found.codec_gb_per_s / 4 * 1e9)
+                own = next(r for r in rows if r.name == "PacTrain, 7 levels, keep 0.5")
+                slower.append((rate, entry["seconds"] / own.step_seconds))
+    assert max(times for rate, times in slower if rate <= calculator.CLOSE_MBPS) < 2
+    most = max(times for _, times in slower)
+    assert 0 <= calculator.MOST_SLOWER - most < 1
 
 
 @pytest.mark.parametrize(("rank", "share"), calculator.POWERSGD_SHARES.items())

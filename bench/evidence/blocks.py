@@ -2,7 +2,8 @@
 
 OmniReduce (SIGCOMM 2021) leaves out blocks of 256 elements that are all zero. Here the
 workloads' pre-trained weights are pruned by magnitude, and blocks are counted in the layers
-that are pruned, where there can be empty ones. Into bench/results/evidence/blocks.json.
+that are pruned, where there can be empty ones. Into bench/results/evidence/blocks.json; what
+is there already is not measured again.
 
     python -m bench.evidence.blocks --workloads=transformer,resnet9
 """
@@ -79,12 +80,15 @@ def main(argv: Sequence[str]) -> int:
     found: dict[str, Any] = read_blocks()
     try:
         for name in chosen("workloads", options.workloads, WORKLOADS):
+            if name in found:
+                print(f"{name}: blocks are counted already")
+                continue
             found[name] = measure(name)
+            RESULT.write_text(json.dumps(found, indent=1) + "\n")
             print(f"{name}: {found[name]}", flush=True)
     except (FileNotFoundError, ValueError) as error:
         print(f"report-blocks: {error}", file=sys.stderr)
         return 2
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

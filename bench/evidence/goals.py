@@ -96,13 +96,12 @@ def _time_goal(evidence: Evidence, against: Against) -> Goal:
 
 
 def _best_goal(evidence: Evidence) -> Goal:
-    """Of all our rows, vision workloads and networks."""
+    """Of our row, all vision workloads and networks: at keep 0.2 not all trainings arrive."""
     text, goal = "to the target against DDP, best", ">= 20 x"
     found = [
         (len(evidence.paired(workload, "ddp", row)), ratio, workload, row, network)
         for workload in VISION
-        for row in ROWS
-        if ROWS[row].ours
+        for row in (OURS,)
         for network in NETWORKS
         if (ratio := evidence.ratio(workload, "ddp", row, [network], 100.0)) is not None
     ]

@@ -94,6 +94,21 @@ def losing_cases(evidence: Evidence, seconds: Seconds = "formula") -> list[Loss]
     return found
 
 
+def cases_words(evidence: Evidence, seconds: Seconds = "formula") -> str:
+    """In how many cases that a peer was run in some peer is sooner."""
+    run = {w for w in evidence.workloads()
+           if any(evidence.seeds(w, row) for row in ROWS if row != "ddp" and not ROWS[row].ours)
+           }  # fmt: skip
+    lost = {loss.case for loss in losing_cases(evidence, seconds)}
+    every = cases(evidence) if seconds == "formula" else measured_cases(evidence)
+    able = [case for case in every if case.workload in run]
+    by_workload = ", ".join(
+        f"{w} {sum(c.workload == w for c in lost)} of {sum(c.workload == w for c in able)}"
+        for w in evidence.workloads() if w in run)  # fmt: skip
+    return (f"{len(lost)} of the {len(able)} cases whose peers were run"
+            f"{f' ({by_workload})' if run else ''}")  # fmt: skip
+
+
 def short_table(evidence: Evidence, losses: Sequence[Loss]) -> str:
     """A line for each peer, the worst first; what is over is one line."""
     if not losses:

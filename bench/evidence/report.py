@@ -140,16 +140,18 @@ def plot(evidence: Evidence, workload: str, path: Path) -> None:
         piece = evidence.pieces[workload, method, seeds[0]]
         steps, scores = zip(*piece["curve"], strict=True)
         sent = [step * piece["bytes_per_element"] for step in steps]
-        width = 2.2 if ROWS[method].ours else 1.2
-        left.plot(steps, scores, label=ROWS[method].title, linewidth=width)
-        right.plot(sent, scores, linewidth=width)
+        number = SHOWN.index(method)  # Ten colours: what is over goes dashed.
+        look = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--",
+                "linewidth": 2.2 if ROWS[method].ours else 1.2}  # fmt: skip
+        left.plot(steps, scores, label=ROWS[method].title, **look)
+        right.plot(sent, scores, **look)
     if workload in evidence.targets:
         for axes in (left, right):
             axes.axhline(
                 evidence.targets[workload]["target"], color="k", linewidth=0.8, linestyle=":"
             )
     left.set_xlabel("steps")
-    right.set_xlabel("bytes per element on the busiest link")
+    right.set_xlabel("bytes per element on the busiest link, all steps so far")
     right.set_xscale("log")
     left.set_ylabel(f"held-out score, {evidence.targets.get(workload, {}).get('unit', '')}")
     left.legend(frameon=False, fontsize=7)

@@ -341,6 +341,8 @@ def page(
         cases_measured=str(len(losing.measured_cases(evidence))),
         losing_slept=losing.short_table(evidence, slept),
         losses=len(losses),
+        lost_cases=losing.cases_words(evidence),
+        lost_slept=losing.cases_words(evidence, "ready"),
         cases=len(list(losing.cases(evidence))),
         losing_whole=losing.whole_table(evidence, losses),
         claims=claims_table(evidence, pieces),

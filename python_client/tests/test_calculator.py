@@ -66,7 +66,7 @@ def test_a_slow_core_shows_in_levels_alone() -> None:
         (Job(100_000, (4, 4), 10_000, 0.1, 0.5), "use plain DDP"),
         (
             Job(RESNET18, (3, 2, 3), 100, 0.3, 0.5),
-            "use PacTrain, 7 levels, keep 0.5: ",
+            "try first, if your training bears it, what needs no agents: ",
         ),
         (
             Job(RESNET18, (3, 2, 3), 20_000, 0.026, 0.5),
@@ -105,15 +105,32 @@ def test_a_mask_that_hardly_any_training_bore_is_said(
     job = Job(RESNET18, (3, 2, 3), 100, 0.1, keep)
     said = advice(job, candidates(job, FAST_CORE))
     assert ("at 0.2 not all small trainings arrived" in said) is is_said
+    assert ("use PacTrain, 7 levels, keep 0.2" in said) is False
 
 
-def test_peers_whose_step_is_as_long_are_named_after_ours() -> None:
+@pytest.mark.parametrize("keep", [0.1, 0.001])
+def test_a_mask_that_no_training_had_is_not_advised(keep: float) -> None:
+    job = Job(RESNET18, (3, 2, 3), 100, 0.1, keep)
+    said = advice(job, candidates(job, FAST_CORE))
+    assert "use PacTrain, 7 levels, keep 0.5: " in said
+    assert "below 0.2 no network of images was trained here" in said
+
+
+def test_peers_whose_step_is_as_long_are_named_before_ours() -> None:
     job = Job(RESNET18, (3, 2, 3), 100, 0.5, 0.5)
     said = advice(job, candidates(job, FAST_CORE))
-    assert said.startswith("use PacTrain")
-    assert (
-        "as fast without agents: DGC, density 0.001, no warm-up (SGD only), Pow" in said
-    )
+    assert said.startswith("try first, if your training bears it, what needs no agents")
+    assert "DGC, density 0.001, no warm-up (SGD only) 1.0 times as fast, Pow" in said
+    assert "; else use PacTrain" in said
+
+
+@pytest.mark.parametrize(("rate_mbps", "is_said"), [(100, False), (500, True)])
+def test_that_fast_links_steps_were_measured_longer_is_said(
+    rate_mbps: float, is_said: bool
+) -> None:
+    job = Job(RESNET18, (3, 2, 3), rate_mbps, 0.026, 0.5)
+    said = advice(job, candidates(job, FAST_CORE))
+    assert ("up to 7 times as long as this" in said) is is_said
 
 
 def test_own_steps_are_advised_where_twice_as_many_are_sooner_still() -> None:
@@ -131,7 +148,7 @@ def test_what_was_never_measured_is_said(rate_mbps: float) -> None:
     unknown = Job(RESNET18, (1, 1), 5000, 0.0, 0.5)
     said = advice(unknown, candidates(unknown, FAST_CORE))
     assert said.startswith("use ")
-    assert "shorter steps still, if compressing took nothing: DGC" in said
+    assert "no longer steps either, if compressing took nothing: DGC" in said
     slower = Job(RESNET18, (1,) * 8, 1000, 0.026, 0.5, core=True)
     assert "by formula" not in advice(slower, candidates(slower, FAST_CORE))
 

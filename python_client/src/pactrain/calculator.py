@@ -36,7 +36,10 @@ DGC = f"DGC, density {DGC_DENSITY:g}, no warm-up"
 POWERSGD_SHARES = {1: 0.0041, 4: 0.0139}
 MORE_LOCAL_STEPS = 3.0  # To the same accuracy: the most of two trainings that arrived.
 KEEP_TRIED = 0.5  # What all trainings of docs/results.md bore.
-MEASURED_MBPS = 1000.0  # Up to which predictions were held to measured steps.
+LEAST_TRIED = 0.2  # Below that no network of images was trained.
+MEASURED_MBPS = 1000.0  # Up to which steps were measured.
+CLOSE_MBPS = 100.0  # Up to which they were near these predictions.
+MOST_SLOWER = 7  # Times as long as these, measured above it.
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
 _ANSWER_SECONDS = 30
@@ -96,7 +99,6 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
         begun = (1 - beside) * job.compute_seconds
         return Candidate(name, sent, max(job.compute_seconds, begun + exchange))
 
-    kept = job.keep * job.elements
     rows = [
         found("plain DDP", ring),
         found("DDP, fp16 hook", ring / 2),
@@ -110,13 +112,14 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
         found("PacTrain, FULL", exact),
         found("PacTrain, 7 levels, no mask", exact * bits / 32, job.elements),
     ]
-    if job.keep < 1:
+    # Less than was tried is not advised: what was is shown beside it.
+    for keep in sorted({job.keep, max(job.keep, KEEP_TRIED)} - {1.0}, reverse=True):
         rows += [
-            found(f"PacTrain, exact, keep {job.keep:g}", exact * job.keep),
+            found(f"PacTrain, exact, keep {keep:g}", exact * keep),
             found(
-                f"PacTrain, 7 levels, keep {job.keep:g}",
-                exact * job.keep * bits / 32,
-                kept,
+                f"PacTrain, 7 levels, keep {keep:g}",
+                exact * keep * bits / 32,
+                keep * job.elements,
             ),
         ]
     return rows
@@ -125,17 +128,25 @@ def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
 def advice(job: Job, rows: Sequence[Candidate]) -> str:
     """One line: what to use, and why."""
     ddp, fp16 = rows[:2]
-    best = min(
-        (row for row in rows if row.name.startswith("PacTrain")),
-        key=lambda row: row.step_seconds,
-    )
+    untried = f"keep {job.keep:g}" if job.keep < KEEP_TRIED else None
+    ours = [row for row in rows if row.name.startswith("PacTrain")]
+    tried = [row for row in ours if untried is None or not row.name.endswith(untried)]
+    best = min(tried, key=lambda row: row.step_seconds)
+    least = min(ours, key=lambda row: row.step_seconds)
     by_name = {row.name: row for row in rows}
     local, by_hand = by_name[LOCAL], by_name[BY_HAND]
     gain = ddp.step_seconds / best.step_seconds
     unmeasured = (
         f"; above {MEASURED_MBPS / 1e3:g} Gbps this is by formula, and in one cluster "
-        "at 10 Gbps, on two processors, plain DDP was the fastest: time it first"
+        "at 10 Gbps, on two processors, plain DDP was faster than 7 levels at keep "
+        "0.5: time it first"
         if job.rate_mbps > MEASURED_MBPS
+        else ""
+    )
+    slower = (
+        f"; above {CLOSE_MBPS:g} Mbps steps in levels were measured up to "
+        f"{MOST_SLOWER} times as long as this, on two processors: time it first"
+        if CLOSE_MBPS < job.rate_mbps <= MEASURED_MBPS and "levels" in best.name
         else ""
     )
     if gain < WORTH:
@@ -166,8 +177,7 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
             *((_powersgd(rank), "") for rank in POWERSGD_SHARES),
         )
     }
-    faster = [name for name in peers if peers[name] > WORTH]
-    alike = [name for name in peers if 1 / WORTH <= peers[name] <= WORTH]
+    faster = [name for name in peers if peers[name] >= 1 / WORTH]  # Or as fast.
     said = ", ".join(f"{name} {peers[name]:.1f} times as fast" for name in faster)
     first = (
         f"try first, if your training bears it, what needs no agents: {said} a step as "
@@ -175,13 +185,19 @@ def advice(job: Job, rows: Sequence[Candidate]) -> str:
         if faster and not unmeasured
         else ""
     )
-    sooner = f"; as fast without agents: {', '.join(alike)}" if alike else ""
+    sooner = slower
     if faster and unmeasured:  # Where what compressing takes may outlast the links.
-        sooner += f"; shorter steps still, if compressing took nothing: {said}"
-    if job.keep < KEEP_TRIED and f"keep {job.keep:g}" in best.name:
+        sooner += f"; no longer steps either, if compressing took nothing: {said}"
+    if untried and least is not best:
         sooner += (
-            f"; masks that keep {job.keep:g} lose more: at 0.2 not all small "
-            f"trainings arrived, at {KEEP_TRIED:g} all did"
+            f"; masks that {untried} would make a step "
+            f"{best.step_seconds / least.step_seconds:.1f} times as fast again, and "
+            + (
+                f"lose more: at {LEAST_TRIED:g} not all small trainings arrived, at "
+                f"{KEEP_TRIED:g} all did"
+                if job.keep >= LEAST_TRIED
+                else f"below {LEAST_TRIED:g} no network of images was trained here"
+            )
         )
     accuracy = (
         f"{unmeasured}; how many steps each takes to the same accuracy is in "
