@@ -97,6 +97,19 @@ def tuning_words(evidence: Evidence) -> str:
     return ". ".join(said)
 
 
+def ends_words(evidence: Evidence) -> str:
+    """How far above the target DDP ends, held out, at the rate that it is compared at."""
+    said = []
+    for workload in on_cpu(evidence):
+        target = evidence.targets.get(workload)
+        curves = [p["curve"] for (w, m, _), p in evidence.pieces.items()
+                  if (w, m) == (workload, "ddp")]  # fmt: skip
+        if target and curves:
+            above = fmean(curve[-1][1] for curve in curves) - target["target"]
+            said.append(f"{workload} {above:.2f} {target['unit']}")
+    return ", ".join(said) or NOT_RUN
+
+
 def untried(evidence: Evidence, workload: str) -> list[str]:
     """Methods that were run with the workload's rate only."""
     return [row for row in ROWS if evidence.seeds(workload, row)

@@ -333,6 +333,7 @@ def page(
         sooner=losing.sooner_words(evidence),
         warmed=losing.warmed_words(evidence),
         tuned=run_list.tuning_words(evidence),
+        ends=run_list.ends_words(evidence),
         plan=run_list.plan_words(evidence),
         losing=losing.short_table(evidence, losses),
         losing_measured=step_times_tables.losing(evidence),
